@@ -1,0 +1,49 @@
+# Every target sets up what is missing; the second time that takes no time.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JOBS ?= 2
+TESTS ?= tests
+PYTHON ?=
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test lint format lock clean
+
+help: ## Show this
+	@echo "Corral runs AI agents inside your own fence."
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## Watch an agent repair a real repository in a sandbox
+	@$(BIN)/corral demo
+
+up: $(READY) ## Run everything on this machine, until Ctrl-C
+	@exec $(BIN)/corral up
+
+test: $(READY) ## Run every test (JOBS=4 TESTS=tests/unit narrow it)
+	$(BIN)/python -m pytest -n $(JOBS) $(TESTS)
+
+lint: $(READY) ## Check format, style, types and the import contract
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(READY) ## Format the code and the settings' reference
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/python -m corral.settings.reference
+
+lock: $(READY) ## Renew requirements.lock from pyproject.toml
+	$(BIN)/uv export --quiet --upgrade --format requirements-txt --no-emit-project --no-header \
+		--all-groups --output-file requirements.lock
+	@rm -f uv.lock
+
+clean: ## Remove what make has made
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(READY): requirements.lock pyproject.toml scripts/setup
+	@scripts/setup $(VENV)
+	@touch $@

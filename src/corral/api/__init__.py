@@ -1,0 +1,1 @@
+"""Routes per resource, authentication, errors, SSE. No rules and no SQL live here."""

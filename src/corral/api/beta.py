@@ -1,0 +1,35 @@
+"""The ``anthropic-beta`` header: ignored by default, judged in strict mode (contract section 2.1)."""
+
+from typing import Final
+
+from starlette.datastructures import Headers
+
+from corral.wire.errors import InvalidRequest, NotFound
+
+REQUIRED: Final = "managed-agents-2026-04-01"
+KNOWN: Final = frozenset(
+    {
+        REQUIRED,
+        "agent-memory-2026-07-22",
+        "dreaming-2026-04-21",
+        "mcp-tunnels-2026-06-22",
+        "user-profiles-2026-08-18",
+        "files-api-2025-04-14",
+        "skills-2025-10-02",
+    }
+)
+
+
+def check_beta(headers: Headers) -> None:
+    """Require the header that the API family needs, and no value that nobody knows.
+
+    Raises:
+        NotFound: the required value is missing.
+        InvalidRequest: a value is unknown.
+    """
+    sent = [value.strip() for line in headers.getlist("anthropic-beta") for value in line.split(",")]
+    for value in sent:
+        if value and value not in KNOWN:
+            raise InvalidRequest(f"Unexpected value(s) `{value[:100]}` for the `anthropic-beta` header")
+    if REQUIRED not in sent:
+        raise NotFound("not found")

@@ -1,0 +1,28 @@
+"""What the API is put together from; the composition root fills it in."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from corral.hands.work import WorkQueue
+from corral.resources.agents import Agents
+from corral.resources.environments import Environments
+from corral.resources.keys import Keys
+from corral.session.service import Sessions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Everything that a route may call.
+
+    ``closing`` is set when the server begins to stop: open streams and long polls then end at once.
+    ``strict_beta`` makes requests without the documented ``anthropic-beta`` header fail as the hosted service
+    lets them fail; without it any value, or none, is accepted.
+    """
+
+    agents: Agents
+    environments: Environments
+    work: WorkQueue
+    keys: Keys
+    sessions: Sessions
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    strict_beta: bool = False

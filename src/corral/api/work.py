@@ -1,0 +1,155 @@
+"""Routes of the work queue (contract section 12), and the two that Corral adds for its own workers."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from starlette.types import ASGIApp
+
+from corral.api.call import Call, answer
+from corral.api.principals import ApiKey, EnvironmentKey, Kind, PoolKey, WorkToken
+from corral.api.reach import work_environment
+from corral.api.routing import Route
+from corral.hands import work
+from corral.session.records import not_found
+from corral.wire.errors import Conflict
+from corral.wire.work import (
+    BLOCK_MS,
+    POOL_BLOCK_MS,
+    RECLAIM_MS_MOST,
+    Heartbeat,
+    StopWork,
+    UpdateWork,
+    Work,
+)
+
+_POLLERS: Final[frozenset[Kind]] = frozenset({EnvironmentKey})
+_HOLDERS: Final[frozenset[Kind]] = frozenset({EnvironmentKey, PoolKey, WorkToken})
+_STOPPERS: Final[frozenset[Kind]] = _HOLDERS | {ApiKey}
+_LISTERS: Final[frozenset[Kind]] = frozenset({EnvironmentKey})
+_COUNTERS: Final[frozenset[Kind]] = frozenset({ApiKey, EnvironmentKey})
+_OWNERS: Final[frozenset[Kind]] = frozenset({ApiKey})
+
+
+async def poll(call: Call) -> ASGIApp:
+    """``GET /v1/environments/{environment_id}/work/poll``: an item, or ``null``."""
+    return answer(await _poll(call, await work_environment(call), BLOCK_MS))
+
+
+async def poll_pool(call: Call) -> ASGIApp:
+    """``GET /corral/v1/work/poll``: an item of any ``cloud`` environment, or ``null``."""
+    return answer(await _poll(call, None, POOL_BLOCK_MS))
+
+
+async def _poll(call: Call, environment_id: str | None, most: int) -> Work | None:
+    item = call.services.work.poll(
+        environment_id,
+        worker_id=call.http.headers.get("anthropic-worker-id") or None,
+        block_ms=call.query.integer("block_ms", least=1, most=most),
+        reclaim_older_than_ms=call.query.integer("reclaim_older_than_ms", least=0, most=RECLAIM_MS_MOST),
+    )
+    return await _unless_closing(item, call.services.closing)
+
+
+async def _unless_closing(item: Coroutine[Any, Any, Work | None], closing: asyncio.Event) -> Work | None:
+    """The item, or None once the server is closing: a long poll must not keep it open."""
+    polling, stop = asyncio.ensure_future(item), asyncio.ensure_future(closing.wait())
+    try:
+        await asyncio.wait({polling, stop}, return_when=asyncio.FIRST_COMPLETED)
+        return polling.result() if polling.done() else None
+    finally:
+        polling.cancel()
+        stop.cancel()
+        await asyncio.gather(polling, stop, return_exceptions=True)
+
+
+async def acknowledge(call: Call) -> ASGIApp:
+    """``POST /v1/environments/{environment_id}/work/{work_id}/ack``."""
+    environment_id = await work_environment(call)
+    return answer(await call.services.work.acknowledge(environment_id, call.params["work_id"]))
+
+
+async def heartbeat(call: Call) -> ASGIApp:
+    """``POST …/heartbeat``: the values come as query parameters, or in the body."""
+    environment_id = await work_environment(call)
+    body = await call.decode_optional(Heartbeat)
+    expected = call.query.text("expected_last_heartbeat", longest=64)
+    # No bound but the integer's own: the lease says what the wish came to.
+    ttl = call.query.integer("desired_ttl_seconds", least=1, most=2**31 - 1)
+    return answer(
+        await call.services.work.heartbeat(
+            environment_id,
+            call.params["work_id"],
+            expected_last_heartbeat=expected if expected is not None else body.expected_last_heartbeat,
+            desired_ttl_seconds=ttl if ttl is not None else body.desired_ttl_seconds,
+        )
+    )
+
+
+async def stop(call: Call) -> ASGIApp:
+    """``POST …/stop``: ``force`` comes in the body, or as a query parameter."""
+    environment_id = await work_environment(call)
+    body = await call.decode_optional(StopWork)
+    force = call.query.boolean("force", default=bool(body.force))
+    return answer(await call.services.work.stop(environment_id, call.params["work_id"], force=force))
+
+
+async def stats(call: Call) -> ASGIApp:
+    """``GET /v1/environments/{environment_id}/work/stats``."""
+    return answer(await call.services.work.stats(await work_environment(call)))
+
+
+async def list_work(call: Call) -> ASGIApp:
+    """``GET /v1/environments/{environment_id}/work``."""
+    environment_id = await work_environment(call)
+    page = call.page(work.LIST, (int, str), scope=environment_id)
+    return answer(await call.services.work.list(environment_id, page))
+
+
+async def retrieve(call: Call) -> ASGIApp:
+    """``GET /v1/environments/{environment_id}/work/{work_id}``."""
+    environment_id = await work_environment(call)
+    return answer(await call.services.work.retrieve(environment_id, call.params["work_id"]))
+
+
+async def update(call: Call) -> ASGIApp:
+    """``POST /v1/environments/{environment_id}/work/{work_id}``."""
+    environment_id = await work_environment(call)
+    params = await call.decode(UpdateWork)
+    return answer(await call.services.work.update(environment_id, call.params["work_id"], params.metadata))
+
+
+async def begin_call(call: Call) -> ASGIApp:
+    """``POST /corral/v1/sessions/{session_id}/calls/{tool_use_id}/begin``: may this claim run the call?
+
+    200 to the claim that begins it, and to its repeats; 409 where another claim had begun it, or it has its
+    answer already. Whoever gets the 409 answers the call with an error instead of running it.
+    """
+    principal = call.principal
+    session_id, tool_use_id = call.params["session_id"], call.params["tool_use_id"]
+    if not isinstance(principal, WorkToken) or principal.claim.session_id != session_id:
+        raise not_found(session_id)
+    if not await call.services.work.begin_call(principal.claim, tool_use_id):
+        raise Conflict(f"Tool use {tool_use_id} was begun by another worker, or has been answered.")
+    return answer({"type": "call_begun", "tool_use_id": tool_use_id})
+
+
+_WORK: Final = "/v1/environments/{environment_id}/work"
+
+ROUTES = (
+    Route("GET", _WORK + "/poll", _POLLERS, poll),
+    Route("GET", _WORK + "/stats", _COUNTERS, stats),
+    Route("GET", _WORK, _LISTERS, list_work),
+    Route("GET", _WORK + "/{work_id}", _OWNERS, retrieve),
+    Route("POST", _WORK + "/{work_id}", _OWNERS, update),
+    Route("POST", _WORK + "/{work_id}/ack", _HOLDERS, acknowledge),
+    Route("POST", _WORK + "/{work_id}/heartbeat", _HOLDERS, heartbeat),
+    Route("POST", _WORK + "/{work_id}/stop", _STOPPERS, stop),
+    Route("GET", "/corral/v1/work/poll", frozenset({PoolKey}), poll_pool),
+    Route(
+        "POST",
+        "/corral/v1/sessions/{session_id}/calls/{tool_use_id}/begin",
+        frozenset({WorkToken}),
+        begin_call,
+    ),
+)

@@ -1,0 +1,153 @@
+"""Claiming sessions that need a brain, keeping them, and noticing brains that died.
+
+A claim moves the session to a new fencing epoch; whatever an earlier brain still writes is refused from then
+on. A brain's process holds an advisory lock on a connection of its own: when it dies the lock is gone, and
+its sessions can be taken at once. A process that is cut off keeps its lock for a while; then the lease, by
+the database's clock, decides.
+
+Lock order: the session's row before its row in the wake queue, as everywhere; where that cannot be, rows that
+others hold are skipped.
+"""
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, LiteralString, Self
+
+import msgspec
+import psycopg
+import structlog
+
+from corral.store.database import Connection, Database
+from corral.wire.ids import new_id
+
+_CLAIM: Final[LiteralString] = """
+with due as materialized (
+    select s.id from wakes w join sessions s on s.id = w.session_id
+    where w.due_at <= now() and (w.brain_id is null or w.lease_until < now())
+    order by w.due_at limit %(limit)s for update of s, w skip locked
+),
+leased as (
+    update wakes w set brain_id = %(brain)s, lease_until = now() + %(lease)s * interval '1 second'
+    from due where w.session_id = due.id
+)
+update sessions s set epoch = s.epoch + 1 from due, environments e
+where s.id = due.id and e.id = s.environment_id
+returning s.id, s.epoch, s.primary_thread_id, s.environment_id, s.agent::text as agent,
+    e.config ->> 'type' as hosting, clock_timestamp() as at
+"""
+_RENEW: Final[LiteralString] = """
+with held as materialized (
+    select session_id from wakes where brain_id = %(brain)s and session_id = any(%(sessions)s)
+    for update skip locked
+)
+update wakes w set lease_until = now() + %(lease)s * interval '1 second'
+from held where w.session_id = held.session_id
+"""
+_FREE_THE_DEAD: Final[LiteralString] = """
+with dead as materialized (
+    select w.session_id from wakes w
+    where w.brain_id is not null and w.brain_id not in (
+        select b.id from brains b join pg_locks l on l.locktype = 'advisory' and l.objsubid = 1
+            and (l.classid::bigint << 32 | l.objid::bigint) = b.lock_key
+    )
+    for update skip locked
+)
+update wakes w set brain_id = null, lease_until = null
+from dead where w.session_id = dead.session_id
+"""
+
+_log = structlog.get_logger(__name__)
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A session that this process may write as its brain, until the epoch moves on."""
+
+    session_id: str
+    epoch: int
+    thread_id: str
+    environment_id: str
+    agent: dict[str, Any]
+    self_hosted: bool
+    at: datetime
+
+
+class Claims:
+    """One process's claims. Open with ``async with``; it holds one connection of its own."""
+
+    def __init__(self, database: Database, *, lease_seconds: float) -> None:
+        self._database = database
+        self._lease = lease_seconds
+        self._connection: Connection | None = None
+        self.brain_id = ""
+
+    async def __aenter__(self) -> Self:
+        await self._register()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+        try:
+            await self._database.execute("delete from brains where id = %s", (self.brain_id,))
+        except psycopg.Error as problem:
+            _log.warning("could not sign off; the lease will run out instead", error=str(problem))
+
+    async def claim(self, limit: int) -> list[Claim]:
+        """Claim up to `limit` sessions that are due."""
+        rows = await self._database.fetch(
+            _CLAIM, {"limit": limit, "brain": self.brain_id, "lease": self._lease}
+        )
+        return [
+            Claim(
+                row["id"],
+                row["epoch"],
+                row["primary_thread_id"],
+                row["environment_id"],
+                msgspec.json.decode(row["agent"]),
+                row["hosting"] == "self_hosted",
+                row["at"],
+            )
+            for row in rows
+        ]
+
+    async def renew(self, sessions: Sequence[str]) -> None:
+        """Renew the leases of `sessions` in one statement; others of this process are left to run out."""
+        values = {"brain": self.brain_id, "lease": self._lease, "sessions": list(sessions)}
+        await self._database.execute(_RENEW, values)
+
+    async def free_the_dead(self) -> int:
+        """Free the claims of brains whose process is gone; how many there were."""
+        return await self._database.execute(_FREE_THE_DEAD)
+
+    async def alive(self) -> bool:
+        """Whether this process still holds its lock; if not, it has signed on anew under another name.
+
+        After False every claim made before is void: others may have taken the sessions already.
+        """
+        try:
+            if self._connection is not None and not self._connection.closed:
+                await self._connection.execute(
+                    "update brains set seen_at = now() where id = %s", (self.brain_id,)
+                )
+                return True
+        except psycopg.Error as error:
+            _log.warning("lost the brain's connection; its sessions are up for others", error=str(error))
+        await self._register()
+        return False
+
+    async def _register(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+        self.brain_id = new_id("req").replace("req_", "brain_")
+        lock_key = secrets.randbits(62)
+        connection = await self._database.dedicated()
+        await connection.execute("select pg_advisory_lock(%s)", (lock_key,))
+        await connection.execute("delete from brains where seen_at < now() - interval '1 day'")
+        await connection.execute(
+            "insert into brains (id, lock_key) values (%s, %s)", (self.brain_id, lock_key)
+        )
+        self._connection = connection

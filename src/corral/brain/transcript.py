@@ -1,0 +1,168 @@
+"""The transcript: what the model is shown, as a pure function of the log (DESIGN section 5).
+
+Built event by event, so a brain that stays with a session adds to it and one that comes anew replays into it;
+both get the same bytes. What it promises, whatever the log holds (contract, messages-api.md):
+
+- roles alternate, the first message is the user's, no message and no text block is empty;
+- every tool use has exactly one result, in the next message, before any other block of it, in the order of
+  the calls; a use that the log never answered is answered with an error that says the outcome is unknown;
+- the model's own blocks go back as they came, except empty text, thinking without a signature, and thinking
+  signed for another model;
+- the log is never rewritten: repair happens here, on the way out.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from corral.session.events import Event
+from corral.session.state import TOOL_RESULTS
+
+Block = dict[str, Any]
+Message = dict[str, Any]
+
+_UNKNOWN_OUTCOME: Final = (
+    "The outcome of this call is unknown: it was cut off before a result was recorded. It may or may not "
+    "have taken effect; check before you repeat it."
+)
+_INTERRUPTED: Final = "[The user interrupted you here.]"
+_CUT_OFF: Final = "[Your last response was cut off at the output limit. Go on from there, in smaller steps.]"
+_NOTHING: Final = "[No output]"
+_UNCACHEABLE: Final = frozenset({"thinking", "redacted_thinking"})
+
+
+class _Exchange:
+    """An assistant message (absent before the first) and the user's message that follows it."""
+
+    def __init__(self, blocks: list[Block] | None, calls: Mapping[str, str]) -> None:
+        self.blocks = blocks
+        self.calls = dict(calls)
+        """Tool use ids of the model by event id, in the order of the calls."""
+        self.results: dict[str, Block] = {}
+        self.said: list[Block] = []
+        self.system: list[Block] = []
+
+    def user_blocks(self) -> list[Block]:
+        results = [
+            self.results.get(model_id)
+            or _result(model_id, [{"type": "text", "text": _UNKNOWN_OUTCOME}], True)
+            for model_id in self.calls.values()
+        ]
+        return [*results, *self.said]
+
+
+class Transcript:
+    """Feed it the log's events in order; `messages` gives the conversation so far."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._exchanges: list[_Exchange] = [_Exchange(None, {})]
+        self._interrupted = False
+
+    def extend(self, events: Iterable[Event]) -> None:
+        """Take in several events."""
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        """Take in one event; those that the model does not see change nothing."""
+        last = self._exchanges[-1]
+        match event.type:
+            case "user.message":
+                self._note_interruption()
+                last.said.extend(_shown(event.body["content"]))
+            case "system.message":
+                last.system.extend(_shown(event.body["content"]))
+            case "user.interrupt":
+                self._interrupted = True
+            case "span.model_request_end":
+                self._response(dict(event.private or {}))
+            case kind if kind in TOOL_RESULTS:
+                model_id = last.calls.get(event.body[TOOL_RESULTS[kind]])
+                if model_id is not None and model_id not in last.results:
+                    is_error = bool(event.body.get("is_error"))
+                    last.results[model_id] = _result(
+                        model_id, _result_blocks(event.body.get("content") or [], is_error), is_error
+                    )
+            case _:
+                pass
+
+    def messages(self) -> list[Message]:
+        """The conversation so far, with prompt-cache marks where this request and the last one end."""
+        messages: list[Message] = []
+        for exchange in self._exchanges:
+            if exchange.blocks is not None:
+                messages.append({"role": "assistant", "content": exchange.blocks})
+            if blocks := exchange.user_blocks():
+                messages.append({"role": "user", "content": blocks})
+            if exchange.system and messages and messages[-1]["role"] == "user":
+                messages.append({"role": "system", "content": exchange.system})
+        return _with_cache_marks(messages)
+
+    def _note_interruption(self) -> None:
+        if self._interrupted:
+            self._exchanges[-1].said.append({"type": "text", "text": _INTERRUPTED})
+            self._interrupted = False
+
+    def _response(self, private: dict[str, Any]) -> None:
+        if private.get("outcome") != "completed" or private.get("stop_reason") == "refusal":
+            return
+        self._interrupted = False
+        blocks = list(_given_back(private["content"], same_model=private.get("model") == self._model))
+        if blocks:
+            self._exchanges.append(
+                _Exchange(blocks, {event: model for model, event in private["calls"].items()})
+            )
+        if private.get("stop_reason") == "max_tokens" and not private["calls"]:
+            self._exchanges[-1].said.append({"type": "text", "text": _CUT_OFF})
+
+
+def _given_back(content: Iterable[Block], *, same_model: bool) -> Iterable[Block]:
+    for block in content:
+        match block.get("type"):
+            case "text" if not block.get("text", "").strip():
+                continue
+            case "thinking" if not block.get("signature") or not same_model:
+                continue
+            case "redacted_thinking" if not same_model:
+                continue
+            case _:
+                yield block
+
+
+def _shown(content: Iterable[Block]) -> list[Block]:
+    """Content blocks as the model takes them: no nulls, no blank texts."""
+    shown: list[Block] = []
+    for block in content:
+        if block["type"] == "text" and not block["text"].strip():
+            continue
+        shown.append({name: value for name, value in block.items() if value is not None})
+    return shown
+
+
+def _result_blocks(content: Iterable[Block], is_error: bool) -> list[Block]:
+    """A result's content; the model API takes nothing but text in an error."""
+    blocks = [
+        {"type": "text", "text": f"[{block['type']} left out of an error]"}
+        if is_error and block["type"] != "text"
+        else block
+        for block in _shown(content)
+    ]
+    return blocks or [{"type": "text", "text": _NOTHING}]
+
+
+def _result(model_id: str, content: list[Block], is_error: bool) -> Block:
+    return {"type": "tool_result", "tool_use_id": model_id, "content": content, "is_error": is_error}
+
+
+def _with_cache_marks(messages: list[Message]) -> list[Message]:
+    """Mark the last two user messages, so that this request reads what the one before it wrote."""
+    marked = 0
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at]["role"] != "user" or marked == 2:
+            continue
+        content: list[Block] = messages[at]["content"]
+        if content[-1]["type"] not in _UNCACHEABLE:
+            last = {**content[-1], "cache_control": {"type": "ephemeral"}}
+            messages[at] = {"role": "user", "content": [*content[:-1], last]}
+            marked += 1
+    return messages

@@ -1,0 +1,170 @@
+"""Publish and subscribe inside one process.
+
+A subscription holds no history: a poke is one bit however often it is repeated, since whoever is poked reads
+the log. Previews are carried as payloads, bounded in number; when a subscriber is too slow its oldest
+previews are shed, which it can see, and never its pokes.
+"""
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import msgspec
+
+_PREVIEWS_HELD: Final = 512
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """A piece of an event that is still being made (contract section 10.8). Never stored.
+
+    ``after_seq`` is the log position that a reader must have passed before it may show this: the start of
+    the model request it belongs to.
+    """
+
+    event_id: str
+    thread_id: str
+    after_seq: int
+    frame: bytes
+    """The SSE frame, ready to send."""
+    event_type: str
+    starts: bool
+    """True for ``event_start``, False for ``event_delta``."""
+
+
+class Subscription:
+    """What one reader has yet to see of the topics it asked for. Use as an async context manager."""
+
+    def __init__(self, hub: "Hub", topics: tuple[str, ...], *, previews: bool) -> None:
+        self._hub = hub
+        self._topics = topics
+        self.wants_previews = previews
+        self._arrived = asyncio.Event()
+        self._poked = False
+        self._previews: deque[Preview] = deque()
+        self._shed: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        for topic in self._topics:
+            self._hub.add(topic, self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for topic in self._topics:
+            self._hub.discard(topic, self)
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until something has arrived since the last `take`; False if `timeout` seconds go by first."""
+        if timeout is None:
+            await self._arrived.wait()
+            return True
+        try:
+            async with asyncio.timeout(timeout):
+                await self._arrived.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def take(self) -> tuple[bool, list[Preview]]:
+        """What has arrived: whether there was a poke, and the previews in their order."""
+        poked, previews = self._poked, list(self._previews)
+        self._poked = False
+        self._previews.clear()
+        self._arrived.clear()
+        return poked, previews
+
+    def poke(self) -> None:
+        """Called by the hub: something changed."""
+        self._poked = True
+        self._arrived.set()
+
+    def offer(self, preview: Preview) -> None:
+        """Called by the hub: a preview to pass on, unless a part of its event has been shed already."""
+        if preview.starts:
+            self._shed.discard(preview.event_id)
+        elif preview.event_id in self._shed:
+            return
+        if len(self._previews) >= _PREVIEWS_HELD:
+            # The texts shown must stay a prefix of the final text, so an event is shed from here on.
+            self._shed.update(held.event_id for held in self._previews)
+            self._shed.add(preview.event_id)
+            return
+        self._previews.append(preview)
+        self._arrived.set()
+
+
+class Bus(Protocol):
+    """Who must wake. Publishing never waits for a reader and never fails a writer."""
+
+    def subscribe(self, *topics: str, previews: bool = False) -> Subscription:
+        """A subscription to `topics`; what is published before it is entered is not seen."""
+        ...
+
+    async def publish(self, *topics: str) -> None:
+        """Poke all readers of `topics`, here and in other processes."""
+        ...
+
+    def preview(self, topic: str, preview: Preview) -> None:
+        """Pass a preview to the readers of `topic`; it may be lost."""
+        ...
+
+    def has_readers(self, topic: str) -> bool:
+        """Whether a preview for `topic` would reach anybody."""
+        ...
+
+
+class Hub:
+    """The in-process half of a bus."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, set[Subscription]] = {}
+
+    def subscribe(self, *topics: str, previews: bool = False) -> Subscription:
+        """See `Bus.subscribe`."""
+        return Subscription(self, topics, previews=previews)
+
+    def add(self, topic: str, subscription: Subscription) -> None:
+        """Called by a subscription on entering."""
+        self._readers.setdefault(topic, set()).add(subscription)
+
+    def discard(self, topic: str, subscription: Subscription) -> None:
+        """Called by a subscription on leaving."""
+        readers = self._readers.get(topic)
+        if readers is not None:
+            readers.discard(subscription)
+            if not readers:
+                del self._readers[topic]
+
+    def poke(self, topic: str) -> None:
+        """Poke the readers of `topic` in this process."""
+        for subscription in tuple(self._readers.get(topic, ())):
+            subscription.poke()
+
+    def poke_all(self) -> None:
+        """Poke every reader: used when messages may have been lost."""
+        for topic in tuple(self._readers):
+            self.poke(topic)
+
+    def preview(self, topic: str, preview: Preview) -> None:
+        """See `Bus.preview`."""
+        for subscription in tuple(self._readers.get(topic, ())):
+            if subscription.wants_previews:
+                subscription.offer(preview)
+
+    def has_readers(self, topic: str) -> bool:
+        """See `Bus.has_readers`."""
+        return any(subscription.wants_previews for subscription in self._readers.get(topic, ()))
+
+    def previewed(self) -> list[str]:
+        """The topics whose previews somebody in this process wants."""
+        return [topic for topic in self._readers if self.has_readers(topic)]
+
+
+WAKES_TOPIC: Final = "wakes"
+
+
+def session_topic(session_id: str) -> str:
+    """The topic on which changes of one session are announced."""
+    return f"session:{session_id}"

@@ -1,0 +1,231 @@
+"""`corral up`: everything on one machine, in this process and three of its children."""
+
+import asyncio
+import os
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from corral.cli.credentials import Credentials, prepare_credentials, shown
+from corral.cli.failure import Failure
+from corral.cli.options import config_option, data_option, json_option
+from corral.cli.running import (
+    check_port,
+    default_data_dir,
+    read_settings,
+    run_until_signal,
+    unless_stopped,
+    write_private,
+)
+from corral.cli.worker_process import WorkerProcess, worker_environment
+from corral.settings import Inference, Settings
+from corral.store.database import Database
+from corral.store.embedded import EmbeddedPostgres
+from corral.store.migrate import migrate
+from corral.wire.secret import Secret
+
+_SERVER_STOP_SECONDS: Final = 1.5  # 5 at most, with the worker's 2 and PostgreSQL's 1.5
+
+
+@click.command()
+@data_option
+@click.option("--host", help="Address to listen on.  [default: server.host, 127.0.0.1]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one.  [default: server.port, 8400]"
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Written as JSON (address and keys, mode 0600) once ready.",
+)
+@config_option
+@json_option
+def up(
+    data: Path | None,
+    host: str | None,
+    port: int | None,
+    ready_file: Path | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Everything on one machine, until Ctrl-C.
+
+    Starts an embedded PostgreSQL (unless CORRAL_STORE__URL names another), the server, and a worker that runs
+    agents' tools in sandboxes for every `cloud` environment. The first start makes an environment named
+    `default` and the keys; later ones carry on every session with the same keys. Without an inference
+    credential the built-in scripted model answers.
+
+    \b
+    Example:
+      export ANTHROPIC_API_KEY=...        # a real model; leave it out to try without
+      corral up --port 8400 --ready-file /tmp/corral.json
+    """
+    settings = read_settings(config)
+    server = msgspec.structs.replace(
+        settings.server,
+        host=settings.server.host if host is None else host,
+        port=settings.server.port if port is None else port,
+    )
+    settings = msgspec.structs.replace(settings, server=server)
+    data_dir = (data or default_data_dir()).absolute()
+    house = _House(settings, data_dir, ready_file, as_json)
+    run_until_signal(house.run)
+
+
+class _House:
+    """One run of `corral up`."""
+
+    def __init__(self, settings: Settings, data_dir: Path, ready_file: Path | None, as_json: bool) -> None:
+        self._settings = settings
+        self._data_dir = data_dir
+        self._ready_file = ready_file
+        self._as_json = as_json
+        self._began = self._step_began = time.monotonic()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Start everything, serve until ``stop``, and leave nothing behind."""
+        check_port(self._settings.server.host, self._settings.server.port)
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+        self._make_data_dir()
+        async with AsyncExitStack() as stack:
+            url = await unless_stopped(stop, self._database_url(stack))
+            database = Database(url, max_size=self._settings.store.pool_size)
+            await unless_stopped(stop, stack.enter_async_context(database))
+            applied = await unless_stopped(stop, migrate(database))
+            self._done("schema", f"{len(applied)} migration(s) applied" if applied else "up to date")
+            credentials = await unless_stopped(
+                stop, prepare_credentials(database, self._data_dir, self._settings.server.api_key)
+            )
+            settings = await self._with_model(stack)
+            await self._serve(settings, database, credentials, stop)
+
+    def _make_data_dir(self) -> None:
+        try:
+            # PostgreSQL's user must be able to pass through a folder of root's; what is in it is closed.
+            self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
+        except OSError as error:
+            raise Failure(
+                f"The data folder {self._data_dir} cannot be made: {error.strerror}.",
+                "name another with --data, or make it and give it to your user.",
+            ) from error
+
+    async def _database_url(self, stack: AsyncExitStack) -> str:
+        if self._settings.store.url is not None:
+            self._done("database", "your own (store.url)")
+            return self._settings.store.url.reveal()
+        postgres = EmbeddedPostgres(self._data_dir, source=self._settings.store.postgres)
+        await stack.enter_async_context(postgres)
+        self._done("database", f"PostgreSQL in {postgres.cluster.home}")
+        return postgres.url
+
+    async def _with_model(self, stack: AsyncExitStack) -> Settings:
+        inference = self._settings.inference
+        if inference.is_configured:
+            self._done("model", inference.base_url or "the Claude API")
+            return self._settings
+        from corral.testing.player import Player
+        from corral.testing.serving import RunningServer
+
+        scripted = RunningServer(Player())
+        base_url = await scripted.start("127.0.0.1", 0)
+        stack.push_async_callback(scripted.stop)
+        self._done("model", "no inference credential, so the built-in SCRIPTED MODEL answers, not a real one")
+        self._say("      for a real one set ANTHROPIC_API_KEY, or CORRAL_INFERENCE__BASE_URL of a gateway")
+        return msgspec.structs.replace(
+            self._settings,
+            inference=Inference(
+                provider="gateway",
+                base_url=base_url,
+                api_key=Secret("scripted"),
+                max_tokens=inference.max_tokens,
+            ),
+        )
+
+    async def _serve(
+        self, settings: Settings, database: Database, credentials: Credentials, stop: asyncio.Event
+    ) -> None:
+        from corral.server import run_server
+
+        worker: WorkerProcess | None = None
+        server_stop = asyncio.Event()
+
+        async def on_ready(base_url: str) -> None:
+            nonlocal worker
+            self._done("server", base_url)
+            worker = WorkerProcess(
+                worker_environment(
+                    os.environ,
+                    settings,
+                    _local(base_url),
+                    credentials.pool_key,
+                    str(self._data_dir / "workspaces"),
+                )
+            )
+            worker.start()
+            self._done("worker", f"sandboxes by {settings.worker.sandbox}")
+            self._tell_ready(_local(base_url), credentials)
+
+        serving = asyncio.create_task(
+            run_server(
+                settings,
+                database,
+                host=settings.server.host,
+                port=settings.server.port,
+                on_ready=on_ready,
+                stop=server_stop,
+            )
+        )
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            self._say("Stopping.")
+        finally:
+            stopped.cancel()
+            if worker is not None:
+                await worker.stop()
+            server_stop.set()
+            await _end(serving)
+
+    def _tell_ready(self, base_url: str, credentials: Credentials) -> None:
+        told = shown(base_url, credentials)
+        if self._ready_file is not None:
+            write_private(self._ready_file, told)
+        seconds = time.monotonic() - self._began
+        if self._as_json:
+            click.echo(msgspec.json.encode(told).decode())
+            return
+        click.echo(
+            f"\nCorral is ready after {seconds:.1f} s. Ctrl-C stops it.\n\n"
+            f"  export ANTHROPIC_BASE_URL={told['base_url']}\n"
+            f"  export ANTHROPIC_API_KEY={told['api_key']}\n"
+            f"  environment `default`: {told['environment_id']}\n"
+            f"  its key, for a worker of your own: {told['environment_key']}\n"
+        )
+
+    def _done(self, step: str, detail: str) -> None:
+        now = time.monotonic()
+        self._say(f"  {step:<9} {detail} ({now - self._step_began:.1f} s)")
+        self._step_began = now
+
+    def _say(self, line: str) -> None:
+        click.echo(line, err=True)
+
+
+def _local(base_url: str) -> str:
+    """The address as seen from this machine: one listens on 0.0.0.0 or ::, but connects to an address."""
+    return base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+async def _end(serving: asyncio.Task[None]) -> None:
+    """Wait for the server's end, at most 1.5 seconds once it was asked; an error of its own is raised."""
+    done, _ = await asyncio.wait({serving}, timeout=_SERVER_STOP_SECONDS)
+    if not done:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        return
+    await serving

@@ -1,0 +1,258 @@
+"""The outer end of a running sandbox: calls out, results in, one process to watch.
+
+Everything that comes from inside is the agent's word: lines are bounded and parsed strictly, and one that
+breaks the protocol costs the sandbox, not the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping
+from typing import IO, Any
+
+import msgspec
+import structlog
+
+from corral.hands.sandbox.provider import SandboxLost, SandboxUnavailable, ToolOutput
+
+#: Seconds that a sandbox has to say it is ready.
+START_SECONDS = 30.0
+#: Seconds that a cancelled call has to be dead before the whole sandbox is stopped.
+CANCEL_SECONDS = 10.0
+#: Bytes of one line from inside: the largest document (20 MiB), encoded, and some room.
+LINE_BYTES = 40 * 1024 * 1024
+
+_PROTOCOL_VERSION = 1
+_STDERR_BYTES = 4096
+_BLOCK_TYPES = ("text", "image", "document")
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class _Reply(msgspec.Struct):
+    """A line from inside."""
+
+    id: int | None = None
+    content: list[dict[str, Any]] = []
+    is_error: bool = False
+    cancelled: bool = False
+    ready: bool = False
+    version: int = 0
+    python: str = ""
+    pong: Any = None
+
+
+def _is_result(content: list[dict[str, Any]]) -> bool:
+    return bool(content) and all(block.get("type") in _BLOCK_TYPES for block in content)
+
+
+class _Pipe(asyncio.StreamReaderProtocol):
+    """One of the three pipes. `closed` is done when the transport has given up its descriptor."""
+
+    def __init__(self, stream: asyncio.StreamReader) -> None:
+        super().__init__(stream)
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+class RunningSandbox:
+    """A sandbox made of one process that speaks the program's protocol. Made by `start`.
+
+    kill: ends the process and all that it started; awaited once, before the process is reaped.
+    """
+
+    def __init__(
+        self, session_id: str, process: subprocess.Popen[bytes], kill: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._session_id = session_id
+        self._process = process
+        self._kill = kill
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[_Reply]] = {}
+        self._lost: str | None = None
+        self._ready: asyncio.Future[_Reply] = asyncio.get_running_loop().create_future()
+        self._stderr = bytearray()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pipes: list[tuple[asyncio.BaseTransport, _Pipe]] = []
+        self._connecting: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._requests: asyncio.StreamWriter
+
+    @property
+    def alive(self) -> bool:
+        """Whether the next call can be tried here."""
+        return self._lost is None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it is left to wait for."""
+        return self._stopping is not None and self._stopping.done()
+
+    async def start(self) -> None:
+        """Wait until the program is ready. If not raises `SandboxUnavailable`; then nothing is left of it."""
+        try:
+            # Not to be interrupted half-way: each pipe then has an owner that closes it.
+            self._connecting = asyncio.create_task(self._connect())
+            await asyncio.shield(self._connecting)
+            async with asyncio.timeout(START_SECONDS):
+                reply = await self._ready
+        except TimeoutError:
+            await self.stop()
+            raise SandboxUnavailable(
+                self._why(f"the sandbox was not ready within {START_SECONDS:.0f} s")
+            ) from None
+        except SandboxLost:
+            await self.stop()
+            raise SandboxUnavailable(self._why("the sandbox ended while it started")) from None
+        except BaseException:
+            await self.stop()
+            raise
+        if reply.version != _PROTOCOL_VERSION:
+            await self.stop()
+            raise SandboxUnavailable(
+                f"the program in the sandbox speaks version {reply.version} of the protocol"
+            )
+
+    async def execute(self, name: str, input: Mapping[str, Any]) -> ToolOutput:
+        """Run one tool call; see `Sandbox.execute`."""
+        if self._lost is not None:
+            raise SandboxLost(self._lost)
+        number = next(self._numbers)
+        answer: asyncio.Future[_Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            # json, not msgspec: the model's text may hold a lone surrogate, which only escapes can carry.
+            await self._send({"id": number, "name": name, "input": input})
+            reply = await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            await self._withdraw(number, answer)
+            raise
+        finally:
+            self._waiting.pop(number, None)
+            answer.cancel()
+        return ToolOutput(content=reply.content, is_error=reply.is_error)
+
+    async def stop(self) -> None:
+        """Kill everything and wait until it is gone. Idempotent; a cancellation does not interrupt it."""
+        if self._stopping is None:
+            self._lose("the sandbox was stopped")
+            self._stopping = asyncio.create_task(self._end())
+        await asyncio.shield(self._stopping)
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        requests, replies, errors = self._process.stdin, self._process.stdout, self._process.stderr
+        assert requests is not None
+        assert replies is not None
+        assert errors is not None
+        end = _Pipe(asyncio.StreamReader())
+        transport, _ = await loop.connect_write_pipe(lambda: end, requests)
+        self._pipes.append((transport, end))
+        self._requests = asyncio.StreamWriter(transport, end, None, loop)
+        reply_stream = await self._reader(replies, LINE_BYTES)
+        error_stream = await self._reader(errors, _STDERR_BYTES)
+        self._tasks = [
+            asyncio.create_task(self._read_replies(reply_stream)),
+            asyncio.create_task(self._read_errors(error_stream)),
+        ]
+
+    async def _reader(self, pipe: IO[bytes], limit: int) -> asyncio.StreamReader:
+        stream = asyncio.StreamReader(limit=limit)
+        end = _Pipe(stream)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: end, pipe)
+        self._pipes.append((transport, end))
+        return stream
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        self._requests.write(json.dumps(message).encode("ascii") + b"\n")
+        try:
+            await self._requests.drain()
+        except (ConnectionError, RuntimeError):
+            self._lose("the sandbox has ended")
+
+    async def _withdraw(self, number: int, answer: asyncio.Future[_Reply]) -> None:
+        """Have the call killed inside. Stops the sandbox if that takes too long or it is cancelled again."""
+        if not self.alive:
+            return
+        try:
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await self._send({"cancel": number})
+                await asyncio.shield(answer)
+        except SandboxLost:
+            return
+        except (TimeoutError, asyncio.CancelledError):
+            await self.stop()
+
+    async def _read_replies(self, stream: asyncio.StreamReader) -> None:
+        decoder = msgspec.json.Decoder(_Reply)
+        why = "the sandbox has ended"
+        try:
+            while line := await stream.readline():
+                reply = decoder.decode(line)
+                if reply.id is not None and not reply.cancelled and not _is_result(reply.content):
+                    raise ValueError("not content blocks")
+                if reply.ready and not self._ready.done():
+                    self._ready.set_result(reply)
+                elif reply.id is not None:
+                    self._settle(reply.id, reply)
+        except ValueError:  # too long (from the stream), or not a reply (msgspec's errors)
+            why = "the sandbox broke the protocol"
+        self._lose(why)
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._end())
+
+    def _settle(self, number: int, reply: _Reply) -> None:
+        answer = self._waiting.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(reply)
+
+    async def _read_errors(self, stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(_STDERR_BYTES):
+            self._stderr += chunk
+            del self._stderr[:-_STDERR_BYTES]
+
+    def _why(self, what: str) -> str:
+        said = self._stderr.decode(errors="replace").strip()
+        return f"{what}: {said}" if said else what
+
+    def _lose(self, why: str) -> None:
+        if self._lost is not None:
+            return
+        self._lost = why
+        _log.debug("sandbox.ended", session_id=self._session_id, why=why)
+        for answer in (self._ready, *self._waiting.values()):
+            if not answer.done():
+                answer.set_exception(SandboxLost(why))
+                answer.exception()  # seen: nobody may be waiting for this one any more
+
+    async def _end(self) -> None:
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting])
+        await self._kill()
+        await asyncio.to_thread(self._process.wait)
+        if self._tasks:
+            # With all processes dead both pipes end, unless somebody else holds them.
+            _, unfinished = await asyncio.wait(self._tasks, timeout=1.0)
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for transport, end in self._pipes:
+            if end.closed.done():
+                continue
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()  # what is unsent has no reader any more
+            else:
+                transport.close()
+        if self._pipes:
+            await asyncio.wait([end.closed for _, end in self._pipes])
+        else:  # it never got as far as being connected
+            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if pipe is not None:
+                    pipe.close()

@@ -1,0 +1,54 @@
+"""What a heartbeat does to a lease: a pure function of the locked row and the request (contract 12.3)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from corral.wire.errors import Conflict, InvalidRequest, PreconditionFailed
+from corral.wire.times import to_wire
+from corral.wire.work import (
+    NO_HEARTBEAT,
+    TTL_SECONDS,
+    TTL_SECONDS_LEAST,
+    TTL_SECONDS_MOST,
+    WorkHeartbeat,
+)
+
+
+def beaten(row: Mapping[str, Any], expected: str | None, desired_ttl: int | None) -> WorkHeartbeat:
+    """The answer to a heartbeat. ``row`` has the item and, as ``now``, the database's clock.
+
+    Raises:
+        PreconditionFailed: the expected value is not the stored one; ``details.current_state`` has the lease.
+        Conflict: the item is still queued.
+        InvalidRequest: the time to live is below 1.
+    """
+    if desired_ttl is not None and desired_ttl < 1:
+        raise InvalidRequest("desired_ttl_seconds: must be at least 1")
+    # A wish out of bounds is met as far as may be; the answer says how far.
+    ttl = min(max(desired_ttl or TTL_SECONDS, TTL_SECONDS_LEAST), TTL_SECONDS_MOST)
+    state, last = row["state"], row["last_heartbeat"]
+    if state in ("stopping", "stopped"):
+        return WorkHeartbeat(last_heartbeat=last or "", lease_extended=False, state=state, ttl_seconds=ttl)
+    if expected is not None and expected != (last or NO_HEARTBEAT):
+        raise PreconditionFailed(
+            "The expected_last_heartbeat is not the stored one, so another worker may hold the lease.",
+            error_code="heartbeat_precondition_failed",
+            details={
+                "current_state": {
+                    "last_heartbeat": last,
+                    "lease_extended": False,
+                    "state": state,
+                    "ttl_seconds": ttl,
+                }
+            },
+        )
+    if state == "queued":
+        raise Conflict("The work item is queued; poll for it and acknowledge it before the first heartbeat.")
+    return WorkHeartbeat(
+        last_heartbeat=to_wire(row["now"]), lease_extended=True, state="active", ttl_seconds=ttl
+    )
+
+
+def extended(answer: WorkHeartbeat) -> bool:
+    """Whether the answer must be stored."""
+    return answer.lease_extended

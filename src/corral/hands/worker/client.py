@@ -1,0 +1,307 @@
+"""The work API over HTTP (contract section 12), and the two endpoints that Corral adds to it.
+
+Whether a server is Corral it says itself, by the header `corral-version`; until then nothing but what is
+documented is used. Credentials go into the `Authorization` header and nowhere else.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import httpx
+import msgspec
+
+import corral
+from corral.hands.worker.events import LISTED, SeenEvent, decode_event, frames
+from corral.hands.worker.failures import ApiFailure
+from corral.hands.worker.pace import Pace
+from corral.wire.secret import Secret
+
+_T = TypeVar("_T")
+
+_PAGE: Final = 1000
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_HEADERS: Final = {
+    "anthropic-beta": "managed-agents-2026-04-01",
+    "anthropic-version": "2023-06-01",
+    "user-agent": f"corral-worker/{corral.__version__}",
+}
+# Beyond the time that a poll is held at the server.
+_POLL_SLACK: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """A claimed work item. token: the credential for it and its session, None if the server gave none."""
+
+    id: str
+    environment_id: str
+    session_id: str
+    token: Secret | None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherItem:
+    """A claimed item that is not about a session, such as a health check."""
+
+    id: str
+    environment_id: str
+    kind: str
+
+
+class SessionState(msgspec.Struct, frozen=True):
+    """What a worker reads of a session."""
+
+    status: str
+    archived_at: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will never need hands again."""
+        return self.status == "terminated" or self.archived_at is not None
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat."""
+
+    last_heartbeat: str
+    lease_extended: bool
+    state: str
+    ttl_seconds: float
+
+
+class _Data(msgspec.Struct):
+    type: str
+    id: str = ""
+
+
+class _Item(msgspec.Struct):
+    id: str
+    environment_id: str
+    data: _Data
+    secret: str | None = None
+
+
+class _Secret(msgspec.Struct):
+    sessions_token: str | None = None
+
+
+class _EventPage(msgspec.Struct):
+    data: list[msgspec.Raw]
+    next_page: str | None = None
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+    details: dict[str, Any] | None = None
+
+
+class _Envelope(msgspec.Struct):
+    error: _Error
+
+
+class WorkApi:
+    """The requests of a worker. Each raises `ApiFailure` where it is not answered with success."""
+
+    def __init__(self, http: httpx.AsyncClient, base_url: str, worker_id: str, pace: Pace) -> None:
+        self._http = http
+        self._base = base_url.rstrip("/")
+        self._worker_id = worker_id
+        self._pace = pace
+        self.is_corral = False
+        """Whether the server has said that it is Corral."""
+
+    async def poll(
+        self, key: Secret, environment_id: str | None, block_ms: int
+    ) -> WorkItem | OtherItem | None:
+        """Claim an item of an environment, or of the pool where that is None. Waits up to `block_ms`."""
+        path = "/corral/v1/work/poll" if environment_id is None else f"{_work(environment_id)}/poll"
+        response = await self._send(
+            "GET",
+            path,
+            key,
+            params={"block_ms": block_ms},
+            headers={"anthropic-worker-id": self._worker_id},
+            timeout=httpx.Timeout(block_ms / 1000 + _POLL_SLACK, connect=_POLL_SLACK),
+        )
+        if response.content.strip() == b"null":
+            return None
+        item = _read(response, _Item)
+        if item.data.type != "session":
+            return OtherItem(_id(item.id), _id(item.environment_id), item.data.type)
+        return WorkItem(
+            _id(item.id), _id(item.environment_id), _id(item.data.id), _sessions_token(item.secret)
+        )
+
+    async def acknowledge(self, item: WorkItem | OtherItem, key: Secret) -> None:
+        """Take the item off the queue."""
+        await self._send("POST", f"{_work(item.environment_id)}/{item.id}/ack", key)
+
+    async def heartbeat(self, item: WorkItem, key: Secret, *, expected: str, ttl_seconds: int | None) -> Beat:
+        """Extend the lease. `ttl_seconds`: how long it should last, None for the server's own choice."""
+        params: dict[str, str | int] = {"expected_last_heartbeat": expected}
+        if ttl_seconds is not None:
+            params["desired_ttl_seconds"] = ttl_seconds
+        path = f"{_work(item.environment_id)}/{item.id}/heartbeat"
+        return _read(await self._send("POST", path, key, params=params), Beat)
+
+    async def stop(self, item: WorkItem | OtherItem, key: Secret) -> None:
+        """End the item. That it was ended already is no failure."""
+        try:
+            await self._send(
+                "POST", f"{_work(item.environment_id)}/{item.id}/stop", key, json={"force": True}
+            )
+        except ApiFailure as failure:
+            if failure.status != 409:
+                raise
+
+    async def session(self, session_id: str, key: Secret) -> SessionState:
+        """What became of a session."""
+        return _read(await self._send("GET", f"/v1/sessions/{session_id}", key), SessionState)
+
+    async def history(self, session_id: str, key: Secret) -> AsyncGenerator[SeenEvent]:
+        """A session's events of the types that matter here, oldest first."""
+        page: str | None = None
+        while True:
+            params: dict[str, Any] = {"limit": _PAGE, "types[]": list(LISTED)}
+            if page is not None:
+                params["page"] = page
+            response = await self._send("GET", f"/v1/sessions/{session_id}/events", key, params=params)
+            listed = _read(response, _EventPage)
+            for raw in listed.data:
+                yield _event(bytes(raw))
+            page = listed.next_page
+            if not page:
+                return
+
+    @asynccontextmanager
+    async def stream(self, session_id: str, key: Secret) -> AsyncGenerator[AsyncIterator[SeenEvent]]:
+        """A session's events from now on. Entered once the server has it open; ends when it closes it."""
+        path = f"/v1/sessions/{session_id}/events/stream"
+        timeout = httpx.Timeout(_POLL_SLACK, read=self._pace.silence)
+        try:
+            async with self._http.stream(
+                "GET", self._base + path, headers=_authorized(key), timeout=timeout
+            ) as response:
+                if not response.is_success:
+                    await response.aread()
+                self._check(response)
+                async with aclosing(_events(response)) as events:
+                    yield events
+        except httpx.HTTPError as error:
+            raise _unanswered(error) from error
+
+    async def send_result(self, session_id: str, key: Secret, body: bytes) -> None:
+        """Post events that are encoded already."""
+        headers = {"content-type": "application/json"}
+        await self._send("POST", f"/v1/sessions/{session_id}/events", key, content=body, headers=headers)
+
+    async def begin_call(self, session_id: str, call_id: str, key: Secret) -> bool:
+        """Corral only: record that the call is about to run. False if it must not be run."""
+        try:
+            await self._send("POST", f"/corral/v1/sessions/{session_id}/calls/{_id(call_id)}/begin", key)
+        except ApiFailure as failure:
+            if failure.status == 409:
+                return False
+            raise
+        return True
+
+    async def _send(
+        self, method: str, path: str, key: Secret, *, headers: Mapping[str, str] | None = None, **request: Any
+    ) -> httpx.Response:
+        try:
+            response = await self._http.request(
+                method, self._base + path, headers=_authorized(key, headers), **request
+            )
+        except httpx.HTTPError as error:
+            raise _unanswered(error) from error
+        self._check(response)
+        return response
+
+    def _check(self, response: httpx.Response) -> None:
+        if "corral-version" in response.headers:
+            self.is_corral = True
+        if not response.is_success:
+            raise _refused(response)
+
+
+async def _events(response: httpx.Response) -> AsyncGenerator[SeenEvent]:
+    async with aclosing(frames(response.aiter_bytes())) as parts:
+        async for name, data in parts:
+            if name == "error":
+                raise ApiFailure(f"the stream reports an error: {_message(data).message}")
+            if name and name != "ping":
+                yield _event(data)
+
+
+def _event(data: bytes) -> SeenEvent:
+    try:
+        return decode_event(data)
+    except ValueError as error:
+        raise ApiFailure(f"the server sent an event that cannot be read: {error}") from error
+
+
+def _work(environment_id: str) -> str:
+    return f"/v1/environments/{environment_id}/work"
+
+
+def _authorized(key: Secret, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {**_HEADERS, **(more or {}), "authorization": f"Bearer {key.reveal()}"}
+
+
+def _id(text: str) -> str:
+    # Ids become parts of URLs and names of directories.
+    if _ID.fullmatch(text) is None:
+        raise ApiFailure(f"the server sent an id that is none: {text[:64]!r}")
+    return text
+
+
+def _read(response: httpx.Response, shape: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(response.content, type=shape)
+    except msgspec.MsgspecError as error:
+        raise ApiFailure(f"the server's answer cannot be read: {error}") from error
+
+
+def _sessions_token(secret: str | None) -> Secret | None:
+    if not secret:
+        return None
+    try:
+        payload = base64.urlsafe_b64decode(secret + "=" * (-len(secret) % 4))
+        token = msgspec.json.decode(payload, type=_Secret).sessions_token
+    except (binascii.Error, ValueError):
+        return None
+    return Secret(token) if token else None
+
+
+def _unanswered(error: httpx.HTTPError) -> ApiFailure:
+    # Some of httpx's errors have no text of their own.
+    return ApiFailure(f"no answer from the server: {error or type(error).__name__}")
+
+
+def _refused(response: httpx.Response) -> ApiFailure:
+    said = _message(response.content)
+    return ApiFailure(
+        said.message or f"status {response.status_code}",
+        status=response.status_code,
+        retry_after=_seconds(response.headers.get("retry-after")),
+        details=said.details,
+    )
+
+
+def _message(content: bytes) -> _Error:
+    try:
+        return msgspec.json.decode(content, type=_Envelope).error
+    except msgspec.MsgspecError:
+        return _Error()
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return min(float(text), 60.0) if text else None
+    except ValueError:
+        return None

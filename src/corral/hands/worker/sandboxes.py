@@ -1,0 +1,119 @@
+"""The sandboxes of a worker: one a session, from its first tool call until it has been idle for long."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from corral.hands.sandbox.provider import Recipe, Sandbox, SandboxLost, SandboxProvider, ToolOutput
+from corral.hands.worker.workspaces import Workspaces
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Place:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    sandbox: Sandbox | None = None
+    calls: int = 0
+    last_used: float = 0.0
+
+
+class Sandboxes:
+    """Sandboxes by session.
+
+    idle_seconds: a sandbox without a call for so long is stopped. most: beyond so many, the one that has been
+    idle longest makes room for a new one.
+    """
+
+    def __init__(
+        self, provider: SandboxProvider, workspaces: Workspaces, *, idle_seconds: float, most: int
+    ) -> None:
+        self._provider = provider
+        self._workspaces = workspaces
+        self._idle_seconds = idle_seconds
+        self._most = most
+        self._places: dict[str, _Place] = {}
+        self._used = asyncio.Event()
+
+    async def execute(self, session_id: str, name: str, input: Mapping[str, Any]) -> ToolOutput:
+        """Run a tool call in the session's sandbox, which is started if there is none.
+
+        Raises:
+            SandboxUnavailable: none could be started; the call was not run.
+            SandboxLost: it died under the call. The next call gets another one on the same workspace.
+        """
+        place = self._places.setdefault(session_id, _Place())
+        place.calls += 1
+        try:
+            sandbox = await self._ready(session_id, place)
+            return await sandbox.execute(name, input)
+        except SandboxLost:
+            _log.warning("sandbox lost", session_id=session_id, tool=name)
+            raise
+        finally:
+            place.calls -= 1
+            place.last_used = time.monotonic()
+            self._used.set()
+
+    async def stop(self, session_id: str) -> None:
+        """Stop the session's sandbox if it has one. The workspace stays."""
+        place = self._places.get(session_id)
+        if place is None:
+            return
+        async with place.lock:
+            if place.calls == 0 and self._places.get(session_id) is place:
+                del self._places[session_id]
+            sandbox, place.sandbox = place.sandbox, None
+            if sandbox is not None:
+                await sandbox.stop()
+                _log.info("sandbox stopped", session_id=session_id)
+
+    async def discard(self, session_id: str) -> None:
+        """Stop the session's sandbox and remove its workspace: the session is gone."""
+        await self.stop(session_id)
+        await self._workspaces.remove(session_id)
+        _log.info("workspace removed", session_id=session_id)
+
+    async def reap(self) -> None:
+        """Stop sandboxes as their idle time runs out, for ever. Cancel it to end it."""
+        while True:
+            now = time.monotonic()
+            for session_id, place in self._idle():
+                if now - place.last_used >= self._idle_seconds:
+                    await self.stop(session_id)
+            left = [place.last_used + self._idle_seconds for _, place in self._idle()]
+            self._used.clear()
+            try:
+                async with asyncio.timeout(min(left) - time.monotonic() if left else None):
+                    await self._used.wait()
+            except TimeoutError:
+                continue
+
+    async def _ready(self, session_id: str, place: _Place) -> Sandbox:
+        async with place.lock:
+            if place.sandbox is not None and place.sandbox.alive:
+                return place.sandbox
+            lost, place.sandbox = place.sandbox, None
+            if lost is not None:
+                await lost.stop()
+            await self._make_room()
+            begun = time.monotonic()
+            workspace = await self._workspaces.take(session_id)
+            place.sandbox = await self._provider.provision(Recipe(session_id=session_id, workspace=workspace))
+            _log.info("sandbox started", session_id=session_id, seconds=round(time.monotonic() - begun, 3))
+            return place.sandbox
+
+    async def _make_room(self) -> None:
+        while sum(place.sandbox is not None for place in self._places.values()) >= self._most:
+            idle = [entry for entry in self._idle() if entry[1].sandbox is not None]
+            if not idle:
+                return
+            oldest, _ = min(idle, key=lambda entry: entry[1].last_used)
+            await self.stop(oldest)
+
+    def _idle(self) -> list[tuple[str, _Place]]:
+        return [entry for entry in self._places.items() if entry[1].calls == 0]

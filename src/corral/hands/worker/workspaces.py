@@ -1,0 +1,120 @@
+"""The workspaces: one directory a session, which outlives its sandboxes and this process.
+
+`<directory>/<session id>` is the workspace; `.owners/<session id>` beside them says for whom it is kept, and
+by its time when it was last in use. Only what this worker's credential can ask about, or nobody has used for
+long, is ever removed.
+"""
+
+import asyncio
+import os
+import shutil
+import stat
+import time
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+import structlog
+
+_OWNERS: Final = ".owners"
+_GONE: Final = ".gone-"
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """For whom a workspace is kept: a server, and one environment of it or (None) its pool."""
+
+    base_url: str
+    environment_id: str | None
+
+
+def default_directory() -> Path:
+    """Where workspaces are kept if no setting says otherwise."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/corral/workspaces")
+    return Path.home() / ".local" / "share" / "corral" / "workspaces"
+
+
+class Workspaces:
+    """The workspaces in a directory, used by one owner. Session ids must be safe as names of files."""
+
+    def __init__(self, directory: Path, owner: Owner) -> None:
+        self._directory = directory
+        self._owner = owner
+
+    async def open(self) -> None:
+        """Make the directory, and finish what a worker that was killed had begun to remove."""
+        await asyncio.to_thread(self._open)
+
+    async def take(self, session_id: str) -> Path:
+        """The workspace of a session, noted as in use now. The directory itself is made by the provider."""
+        await asyncio.to_thread(self._note, session_id)
+        return self._directory / session_id
+
+    async def remove(self, session_id: str) -> None:
+        """Remove a workspace with all that is in it; that there is none is no failure."""
+        await asyncio.to_thread(self._remove, session_id)
+
+    async def kept(self) -> list[tuple[str, float]]:
+        """The sessions that this owner keeps a workspace for, with the seconds since each was in use."""
+        return await asyncio.to_thread(self._kept)
+
+    def _open(self) -> None:
+        if not self._directory.exists():
+            self._directory.mkdir(parents=True)
+            # The sandbox's user must be able to pass, and has no business to look around.
+            self._directory.chmod(0o711)
+        (self._directory / _OWNERS).mkdir(mode=0o700, exist_ok=True)
+        for left in self._directory.glob(f"{_GONE}*"):
+            _remove_tree(left)
+
+    def _note(self, session_id: str) -> None:
+        path = self._directory / _OWNERS / session_id
+        draft = path.with_name(f"{_GONE}{uuid4().hex}")
+        draft.write_bytes(msgspec.json.encode(self._owner))
+        draft.replace(path)
+
+    def _kept(self) -> list[tuple[str, float]]:
+        kept: list[tuple[str, float]] = []
+        for path in (self._directory / _OWNERS).iterdir():
+            try:
+                owner = msgspec.json.decode(path.read_bytes(), type=Owner)
+            except msgspec.MsgspecError:
+                _log.warning("an owner file cannot be read and is left alone", path=str(path))
+                continue
+            if owner == self._owner and not path.name.startswith("."):
+                kept.append((path.name, time.time() - path.stat().st_mtime))
+        return kept
+
+    def _remove(self, session_id: str) -> None:
+        # Out of the way in one step, so that half a workspace is never taken for a whole one.
+        grave = self._directory / f"{_GONE}{uuid4().hex}"
+        try:
+            (self._directory / session_id).rename(grave)
+        except FileNotFoundError:
+            pass
+        else:
+            _remove_tree(grave)
+        (self._directory / _OWNERS / session_id).unlink(missing_ok=True)
+
+
+def _remove_tree(top: Path) -> None:
+    try:
+        shutil.rmtree(top)
+    except PermissionError:
+        # The agent may have closed its directories even to their owner.
+        _open_up(top)
+        shutil.rmtree(top)
+
+
+def _open_up(top: Path) -> None:
+    waiting = [top]
+    while waiting:
+        directory = waiting.pop()
+        if not stat.S_ISDIR(directory.lstat().st_mode):
+            continue
+        directory.chmod(0o700)
+        with os.scandir(directory) as entries:
+            waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]

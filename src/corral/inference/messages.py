@@ -1,0 +1,164 @@
+"""The Messages API through the official client: its authentication and transport, our decoding.
+
+The client is imported when the first request is made or `warm` is called: importing it costs seconds of CPU,
+which a server spends while its database starts, and nobody else pays.
+"""
+
+import asyncio
+import importlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from corral.inference.assemble import Assembler
+from corral.inference.provider import FailureKind, ModelEvent, ModelFailed, ModelRequest
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+_RETRYABLE_STATUS: Final = frozenset({408, 409, 425, 429})
+_EFFORT_DEFAULT: Final = "high"
+
+
+class MessagesProvider:
+    """Any endpoint that speaks the Messages API: the Claude API itself, or a gateway.
+
+    ``models`` translates Claude API ids into the endpoint's own; ids that it lacks go out as they are.
+    ``timeout`` bounds the silence between two bytes, in seconds, not the whole answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str,
+        api_key: str,
+        models: Mapping[str, str],
+        max_tokens: int,
+        timeout: float,
+        claude_api: bool,
+    ) -> None:
+        self._base_url = base_url
+        self._api_key = api_key
+        self._models = dict(models)
+        self._max_tokens = max_tokens
+        self._timeout = timeout
+        self._claude_api = claude_api
+        self._client: AsyncAnthropic | None = None
+        self._importing = asyncio.Lock()
+
+    async def warm(self) -> None:
+        """Import the client in a thread, so that the first model request does not wait for it."""
+        await self._connected()
+
+    async def close(self) -> None:
+        """Close the connections to the provider."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `InferenceProvider.stream`."""
+        client = await self._connected()
+        import anthropic
+        import httpx2
+
+        assembler = Assembler()
+        try:
+            # The client's own door for any path: its transport and authentication, none of its models.
+            answer = await client.post(
+                "/v1/messages",
+                cast_to=object,
+                body=self._body(request),
+                options={"headers": self._headers(request)},
+                stream=True,
+                stream_cls=anthropic.AsyncStream[object],
+            )
+            async with answer:
+                async for data in _events(answer.response.aiter_lines()):
+                    event = assembler.feed(data)
+                    if event is not None:
+                        yield event
+        except anthropic.APIStatusError as error:
+            raise _status_failure(error.status_code, error.message, error.response.headers) from error
+        except (anthropic.APIConnectionError, anthropic.APITimeoutError) as error:
+            raise ModelFailed(
+                "failed", f"the model provider cannot be reached: {_cause(error)}", retryable=True
+            ) from error
+        except (KeyError, IndexError, TypeError, msgspec.DecodeError) as error:
+            raise ModelFailed("failed", "the answer is not a Messages API stream", retryable=True) from error
+        except (OSError, httpx2.HTTPError, httpx2.StreamError) as error:
+            raise ModelFailed("failed", f"the stream was cut: {_cause(error)}", retryable=True) from error
+        if assembler.response is None:
+            raise ModelFailed("failed", "the stream ended before the answer did", retryable=True)
+
+    async def _connected(self) -> "AsyncAnthropic":
+        async with self._importing:
+            if self._client is None:
+                anthropic = await asyncio.to_thread(importlib.import_module, "anthropic")
+                self._client = anthropic.AsyncAnthropic(
+                    # Both always given: the environment's ANTHROPIC_* may well point at this very server.
+                    api_key=self._api_key,
+                    base_url=self._base_url,
+                    default_headers=None if self._claude_api else {"x-api-key": self._api_key},
+                    # Retries are the brain's: each is in the session's log.
+                    max_retries=0,
+                    timeout=self._timeout,
+                )
+        assert self._client is not None
+        return self._client
+
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._models.get(request.model, request.model),
+            "max_tokens": self._max_tokens,
+            "messages": request.messages,
+            "stream": True,
+        }
+        if request.system:
+            body["system"] = request.system
+        if request.tools:
+            body["tools"] = request.tools
+        if self._claude_api and request.effort != _EFFORT_DEFAULT:
+            body["output_config"] = {"effort": request.effort}
+        return body
+
+    def _headers(self, request: ModelRequest) -> dict[str, str]:
+        if not self._claude_api or not request.session_id:
+            return {}
+        return {"anthropic-managed-agents-session-id": request.session_id}
+
+
+async def _events(lines: AsyncIterator[str]) -> AsyncGenerator[dict[str, Any]]:
+    """The JSON payloads of a server-sent event stream."""
+    data: list[str] = []
+    async for line in lines:
+        text = line.rstrip("\r\n")
+        if text.startswith("data:"):
+            data.append(text[5:].lstrip())
+        elif not text and data:
+            yield msgspec.json.decode("\n".join(data))
+            data.clear()
+
+
+def _status_failure(status: int, message: str, headers: Mapping[str, str]) -> ModelFailed:
+    kinds: dict[int, FailureKind] = {429: "rate_limited", 529: "overloaded", 402: "billing"}
+    return ModelFailed(
+        kinds.get(status, "failed"),
+        f"the model provider answered {status}: {message}",
+        retryable=status in _RETRYABLE_STATUS or status >= 500,
+        retry_after=_retry_after(headers),
+    )
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers[name]) * unit)
+        except (KeyError, ValueError):
+            continue
+    return None
+
+
+def _cause(error: BaseException) -> str:
+    cause = error.__cause__ or error
+    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__

@@ -1,0 +1,1 @@
+"""Agents, environments and credentials of the API: a module each, rules and rows, no HTTP."""

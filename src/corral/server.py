@@ -1,0 +1,181 @@
+"""The composition root: from settings and a database to a server that answers, and back to nothing.
+
+Everything is opened here in the order of its dependencies and closed in the reverse order. Streams end first,
+since an HTTP server does not close while one is open.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+
+from corral.api.app import create_app
+from corral.api.services import Services
+from corral.brain.brains import Brains, BrainSettings
+from corral.brain.turn import RetryPolicy
+from corral.bus.postgres import PostgresBus
+from corral.hands.work import WorkQueue
+from corral.inference.messages import MessagesProvider
+from corral.inference.provider import InferenceProvider
+from corral.resources.agents import Agents
+from corral.resources.environments import Environments
+from corral.resources.keys import Keys
+from corral.session.service import Sessions
+from corral.session.writer import LogWriter
+from corral.settings import Inference, Settings
+from corral.store.database import Database
+
+_CLAUDE_API: Final = "https://api.anthropic.com"
+_GRACE_SECONDS: Final = 2
+"""What requests in flight get to finish in when the server stops."""
+
+_log = structlog.get_logger(__name__)
+
+
+def provider_of(inference: Inference) -> MessagesProvider:
+    """The provider that the settings name. Nothing is connected before the first request."""
+    claude_api = inference.provider == "anthropic"
+    return MessagesProvider(
+        base_url=inference.base_url or _CLAUDE_API,
+        api_key=inference.api_key.reveal() if inference.api_key is not None else "none",
+        models=inference.models,
+        max_tokens=inference.max_tokens,
+        timeout=inference.request_timeout_seconds,
+        claude_api=claude_api,
+    )
+
+
+def retry_policy(inference: Inference) -> RetryPolicy:
+    """How model requests are repeated, from the settings."""
+    return RetryPolicy(
+        attempts=inference.max_retries + 1,
+        base=inference.retry_backoff_seconds,
+        cap=inference.retry_backoff_max_seconds,
+    )
+
+
+@asynccontextmanager
+async def open_services(
+    settings: Settings, database: Database, provider: InferenceProvider, *, brains: bool = True
+) -> AsyncGenerator[Services]:
+    """The services of one server on `database`, with brains at work unless told otherwise."""
+    async with PostgresBus(database) as bus, LogWriter(database, bus) as writer:
+        sessions = Sessions(database, writer, bus)
+        work = WorkQueue(database, bus)
+        services = Services(
+            agents=Agents(database),
+            environments=Environments(database),
+            work=work,
+            keys=Keys(database),
+            sessions=sessions,
+        )
+        if not brains:
+            yield services
+            return
+        async with Brains(
+            database=database,
+            log=sessions.log,
+            bus=bus,
+            provider=provider,
+            hands=work,
+            settings=BrainSettings(
+                concurrency=settings.brain.concurrency,
+                lease_seconds=settings.brain.lease_seconds,
+                retry=retry_policy(settings.inference),
+            ),
+        ):
+            yield services
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn on a socket of ours, without its signal handlers: whoever runs us owns the signals."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+                timeout_keep_alive=75,
+            )
+        )
+        self.up = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave the signals alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        self.up.set()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises OSError, for one if the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048)
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, listener: socket.socket) -> AsyncGenerator[str]:
+    """Serve `app` on `listener`; yields the base URL once requests are answered."""
+    host, port = listener.getsockname()[:2]
+    server = HttpServer(app)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    starting = asyncio.create_task(server.up.wait())
+    try:
+        await asyncio.wait({task, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+        yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    finally:
+        starting.cancel()
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+async def run_server(
+    settings: Settings,
+    database: Database,
+    *,
+    host: str,
+    port: int,
+    on_ready: Callable[[str], Awaitable[None]],
+    stop: asyncio.Event,
+) -> None:
+    """Serve until `stop` is set; returns after everything is closed.
+
+    `on_ready` is told the base URL as soon as requests are answered. Raises OSError if the address cannot be
+    listened on.
+    """
+    listener = listen(host, port)
+    provider = provider_of(settings.inference)
+    warming = asyncio.create_task(provider.warm())
+    try:
+        async with open_services(settings, database, provider) as services:
+            if settings.server.api_key is not None:
+                await services.keys.ensure("api", settings.server.api_key.reveal(), "server.api_key")
+            async with serving(create_app(services), listener) as base_url:
+                await on_ready(base_url)
+                await stop.wait()
+                _log.info("stopping")
+                services.closing.set()
+    finally:
+        listener.close()
+        warming.cancel()
+        await asyncio.gather(warming, return_exceptions=True)
+        await provider.close()

@@ -1,0 +1,88 @@
+-- Writes a group of commits, at most one per session, in one statement.
+--
+-- Promises: a session's row is locked before it is compared (in id order, so that two servers cannot
+-- deadlock); a commit whose fence does not hold writes nothing at all and is missing from the result;
+-- sequence numbers have no gaps; processed_at never goes back within a session.
+with req as materialized (
+    select *
+    from unnest(
+        %(session_id)s::text[], %(epoch)s::bigint[], %(seq)s::bigint[], %(last_input)s::bigint[],
+        %(n_events)s::bigint[], %(n_inputs)s::bigint[], %(status)s::text[], %(usage)s::text[],
+        %(wake)s::text[], %(delay)s::float8[]
+    ) as r (session_id, epoch, seq, last_input, n_events, n_inputs, status, usage, wake, delay)
+),
+locked as materialized (
+    select s.id, s.epoch, s.last_seq, s.last_input, s.last_event_at
+    from sessions s
+    where s.id = any(%(session_id)s::text[])
+    order by s.id
+    for update
+),
+ok as materialized (
+    select r.*, l.last_seq as base, l.last_input as input_base,
+        greatest(clock_timestamp(), l.last_event_at) as at
+    from req r
+    join locked l on l.id = r.session_id
+    where (r.epoch is null or r.epoch = l.epoch)
+        and (r.seq is null or r.seq = l.last_seq)
+        and (r.last_input is null or r.last_input = l.last_input)
+),
+session_row as (
+    update sessions s set
+        last_seq = ok.base + ok.n_events,
+        last_input = ok.input_base + ok.n_inputs,
+        last_event_at = case when ok.n_events > 0 then ok.at else s.last_event_at end,
+        updated_at = case when ok.n_events > 0 then ok.at else s.updated_at end,
+        status = coalesce(ok.status, s.status),
+        usage = coalesce(ok.usage::json, s.usage),
+        running_since = case
+            when ok.status is null then s.running_since
+            when ok.status = 'running' then coalesce(s.running_since, ok.at)
+        end
+    from ok
+    where s.id = ok.session_id
+),
+event_rows as (
+    insert into events (session_id, seq, id, thread_id, type, body, private, resolves, processed_at)
+    select ok.session_id, ok.base + e.n, e.id, e.thread_id, e.type, e.body::json, e.private::json, e.resolves, ok.at
+    from unnest(
+        %(e_session)s::text[], %(e_n)s::bigint[], %(e_id)s::text[], %(e_thread)s::text[], %(e_type)s::text[],
+        %(e_body)s::text[], %(e_private)s::text[], %(e_resolves)s::text[]
+    ) as e (session_id, n, id, thread_id, type, body, private, resolves)
+    join ok on ok.session_id = e.session_id
+),
+taken as (
+    delete from inputs i
+    using unnest(%(t_session)s::text[], %(t_id)s::text[]) as t (session_id, id), ok
+    where ok.session_id = t.session_id and i.session_id = t.session_id and i.id = t.id
+),
+input_rows as (
+    insert into inputs (session_id, position, id, thread_id, type, body, created_at)
+    select ok.session_id, ok.input_base + i.n, i.id, i.thread_id, i.type, i.body::json, ok.at
+    from unnest(
+        %(i_session)s::text[], %(i_n)s::bigint[], %(i_id)s::text[], %(i_thread)s::text[], %(i_type)s::text[],
+        %(i_body)s::text[]
+    ) as i (session_id, n, id, thread_id, type, body)
+    join ok on ok.session_id = i.session_id
+),
+roused as (
+    insert into wakes as w (session_id, due_at)
+    select ok.session_id, ok.at + ok.delay * interval '1 second' from ok where ok.wake in ('rouse', 'release')
+    on conflict (session_id) do update set
+        due_at = case
+            when (select k.wake from ok k where k.session_id = w.session_id) = 'release' then excluded.due_at
+            else least(w.due_at, excluded.due_at)
+        end,
+        brain_id = case
+            when (select k.wake from ok k where k.session_id = w.session_id) = 'release' then null
+            else w.brain_id
+        end,
+        lease_until = case
+            when (select k.wake from ok k where k.session_id = w.session_id) = 'release' then null
+            else w.lease_until
+        end
+),
+done as (
+    delete from wakes w using ok where ok.wake = 'done' and w.session_id = ok.session_id
+)
+select session_id, base, input_base, at from ok

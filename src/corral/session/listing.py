@@ -1,0 +1,130 @@
+"""Lists of a session's events, assembled from the stored JSON without parsing it (contract section 10.9).
+
+Waiting inputs come last in ascending order, with ``processed_at: null``.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, LiteralString
+
+import msgspec
+
+from corral.store.database import Database
+from corral.wire.times import to_wire
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A position in a list: in the log by sequence number, or behind it among the waiting inputs."""
+
+    seq: int = 0
+    input: int = 0
+
+
+class EventFilter(msgspec.Struct, frozen=True):
+    """What a list of events is narrowed to; times are compared with ``processed_at``."""
+
+    thread_id: str
+    types: Sequence[str] | None = None
+    created_gt: datetime | None = None
+    created_gte: datetime | None = None
+    created_lt: datetime | None = None
+    created_lte: datetime | None = None
+
+    @property
+    def timed(self) -> bool:
+        """True if waiting inputs, which have no time yet, are left out."""
+        return any((self.created_gt, self.created_gte, self.created_lt, self.created_lte))
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """One event of a list in wire form, its place, and its time (None while it waits)."""
+
+    wire: bytes
+    place: Place
+    processed_at: datetime | None
+
+
+class Listing:
+    """Reads pages of a session's events."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def page(
+        self, session_id: str, narrow: EventFilter, *, after: Place | None, descending: bool, limit: int
+    ) -> list[Listed]:
+        """Up to `limit` events beyond `after` (from the near end if None), in the given order."""
+        if descending:
+            waiting = (
+                []
+                if after is not None and not after.input
+                else await self._inputs(session_id, narrow, after, descending, limit)
+            )
+            place = None if after is None or after.input else after
+            logged = await self._events(session_id, narrow, place, descending, limit - len(waiting))
+            return [*waiting, *logged]
+        logged = (
+            []
+            if after is not None and after.input
+            else await self._events(session_id, narrow, after, descending, limit)
+        )
+        waiting = await self._inputs(session_id, narrow, after, descending, limit - len(logged))
+        return [*logged, *waiting]
+
+    async def _events(
+        self, session_id: str, narrow: EventFilter, after: Place | None, descending: bool, limit: int
+    ) -> list[Listed]:
+        if limit <= 0:
+            return []
+        direction: tuple[LiteralString, LiteralString] = ("<", "desc") if descending else (">", "asc")
+        query: LiteralString = (
+            "select seq, body::text as body, processed_at from events where session_id = %(session)s"
+            " and (%(after)s::bigint is null or seq " + direction[0] + " %(after)s)"
+            " and thread_id = %(thread_id)s"
+            " and (%(types)s::text[] is null or type = any(%(types)s))"
+            " and (%(created_gt)s::timestamptz is null or processed_at > %(created_gt)s)"
+            " and (%(created_gte)s::timestamptz is null or processed_at >= %(created_gte)s)"
+            " and (%(created_lt)s::timestamptz is null or processed_at < %(created_lt)s)"
+            " and (%(created_lte)s::timestamptz is null or processed_at <= %(created_lte)s)"
+            " order by seq " + direction[1] + " limit %(limit)s"
+        )
+        values: dict[str, Any] = msgspec.structs.asdict(narrow)
+        types = None if narrow.types is None else list(narrow.types)
+        seq = after.seq if after is not None else None
+        rows = await self._database.fetch(
+            query, {**values, "types": types, "session": session_id, "after": seq, "limit": limit}
+        )
+        return [
+            Listed(stamped(row["body"], row["processed_at"]), Place(seq=row["seq"]), row["processed_at"])
+            for row in rows
+        ]
+
+    async def _inputs(
+        self, session_id: str, narrow: EventFilter, after: Place | None, descending: bool, limit: int
+    ) -> list[Listed]:
+        if narrow.timed or limit <= 0:
+            return []
+        direction: tuple[LiteralString, LiteralString] = ("<", "desc") if descending else (">", "asc")
+        query: LiteralString = (
+            "select position, body::text as body from inputs where session_id = %(session)s"
+            " and (%(after)s::bigint is null or position " + direction[0] + " %(after)s)"
+            " and thread_id = %(thread_id)s and (%(types)s::text[] is null or type = any(%(types)s))"
+            " order by position " + direction[1] + " limit %(limit)s"
+        )
+        rows = await self._database.fetch(
+            query,
+            {
+                "session": session_id,
+                "after": after.input if after is not None and after.input else None,
+                "thread_id": narrow.thread_id,
+                "types": None if narrow.types is None else list(narrow.types),
+                "limit": limit,
+            },
+        )
+        return [Listed(stamped(row["body"], None), Place(input=row["position"]), None) for row in rows]
+
+
+def stamped(body: str, processed_at: datetime | None) -> bytes:
+    """A stored body with its time added, as text: a JSON object never ends in anything but its brace."""
+    stamp = "null" if processed_at is None else f'"{to_wire(processed_at)}"'
+    return f'{body[:-1]},"processed_at":{stamp}}}'.encode()

@@ -1,0 +1,256 @@
+"""Group commit: one writer per process gathers the commits of all sessions and writes them in one statement.
+
+There is no linger: while a group is being written the next one gathers, so one session alone pays nothing
+and many sessions share each fsync (docs/design/log.md has the figures). A commit's caller returns after its
+group is durable. If the database goes away mid-group, the writer reconnects and asks the log which of the
+group's commits had landed, so a commit is never written twice and never lost in silence.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from importlib import resources
+from types import TracebackType
+from typing import Any, Final, LiteralString, NamedTuple, Self, cast
+
+import msgspec
+import psycopg
+import structlog
+
+from corral.bus.hub import WAKES_TOPIC, Bus, session_topic
+from corral.session.commit import Commit, CommitRefused, Committed, LogUnavailable
+from corral.store.database import Connection, Database
+
+_GROUP_ROWS: Final = 2_000
+_GROUP_BYTES: Final = 16 * 1024 * 1024
+_UNAVAILABLE_SECONDS: Final = 60.0
+"""How long a commit waits for a database that does not answer."""
+_RECONNECT_SECONDS: Final = 0.2
+
+_log = structlog.get_logger(__name__)
+_COMMIT: Final = cast(
+    "LiteralString", resources.files("corral.session").joinpath("commit.sql").read_text("utf-8")
+)
+_FIND: Final[LiteralString] = """
+select e.seq - 1 as base, s.last_input as input_base, e.processed_at as at
+from events e join sessions s on s.id = e.session_id
+where e.session_id = %(session)s and e.id = %(id)s and e.seq > %(after)s
+union all
+select s.last_seq, i.position - 1, i.created_at
+from inputs i join sessions s on s.id = i.session_id
+where i.session_id = %(session)s and i.id = %(id)s
+limit 1
+"""
+
+
+class _Waiting(NamedTuple):
+    commit: Commit
+    texts: list[tuple[str, str | None]]
+    size: int
+    done: "asyncio.Future[Committed]"
+
+
+class LogWriter:
+    """The process's one writer of logs. Open with ``async with``; `commit` may be called by any task."""
+
+    def __init__(self, database: Database, bus: Bus) -> None:
+        self._database = database
+        self._bus = bus
+        self._queue: deque[_Waiting] = deque()
+        self._wanted = asyncio.Event()
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        self._connection = await self._connect()
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        self._wanted.set()
+        if self._task is not None:
+            await self._task
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def commit(self, commit: Commit) -> Committed:
+        """Write one commit; returns once it is durable.
+
+        Raises:
+            CommitRefused: its fence does not hold, or the session is gone. Nothing was written.
+            LogUnavailable: the database stayed away for a minute.
+        """
+        if self._closing:
+            raise LogUnavailable("the log's writer is closed")
+        texts = [(event.body_text(), event.private_text()) for event in commit.events]
+        size = sum(len(body) + len(private or "") for body, private in texts)
+        waiting = _Waiting(commit, texts, size, asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        self._wanted.set()
+        # Shielded: a caller that is cancelled must not leave a hole where a group expects its commit.
+        return await asyncio.shield(waiting.done)
+
+    async def _run(self) -> None:
+        while True:
+            if not self._queue:
+                if self._closing:
+                    return
+                self._wanted.clear()
+                await self._wanted.wait()
+                continue
+            group = self._next_group()
+            await self._write_group(group)
+
+    def _next_group(self) -> list[_Waiting]:
+        """The oldest waiting commits, one per session, up to the bounds of a group."""
+        group: list[_Waiting] = []
+        later: deque[_Waiting] = deque()
+        sessions: set[str] = set()
+        rows = size = 0
+        while self._queue:
+            waiting = self._queue.popleft()
+            if waiting.commit.session_id in sessions or (
+                group and (rows + waiting.commit.weight > _GROUP_ROWS or size + waiting.size > _GROUP_BYTES)
+            ):
+                later.append(waiting)
+                # Of one session, the order of arrival is the order of writing.
+                sessions.add(waiting.commit.session_id)
+                continue
+            group.append(waiting)
+            sessions.add(waiting.commit.session_id)
+            rows += waiting.commit.weight
+            size += waiting.size
+        self._queue = later
+        return group
+
+    async def _write_group(self, group: Sequence[_Waiting]) -> None:
+        try:
+            rows = await self._execute(group)
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            _log.warning("the database went away during a commit", commits=len(group), error=str(error))
+            await self._recover(group)
+        except Exception as error:
+            if len(group) == 1:
+                _fail(group[0], error)
+                return
+            # One commit is at fault; the others must not suffer for it.
+            for waiting in group:
+                await self._write_group([waiting])
+        else:
+            await self._settle(group, rows)
+
+    async def _settle(self, group: Sequence[_Waiting], rows: dict[str, Committed]) -> None:
+        topics: dict[str, None] = {}
+        for waiting in group:
+            committed = rows.get(waiting.commit.session_id)
+            if committed is None:
+                _fail(waiting, CommitRefused(waiting.commit.session_id))
+                continue
+            if not waiting.done.done():
+                waiting.done.set_result(committed)
+            if waiting.commit.events or waiting.commit.inputs:
+                topics[session_topic(waiting.commit.session_id)] = None
+            if waiting.commit.wake is not None and waiting.commit.wake.kind != "done":
+                topics[WAKES_TOPIC] = None
+        if topics:
+            await self._bus.publish(*topics)
+
+    async def _connect(self) -> Connection:
+        connection = await self._database.dedicated()
+        # The statement never changes and its arrays tell the planner nothing: plan it once.
+        await connection.execute("set plan_cache_mode = force_generic_plan")
+        return connection
+
+    async def _execute(self, group: Sequence[_Waiting]) -> dict[str, Committed]:
+        assert self._connection is not None
+        cursor = await self._connection.execute(_COMMIT, _parameters(group), binary=True)
+        return {
+            row["session_id"]: Committed(row["base"], row["input_base"], row["at"])
+            for row in await cursor.fetchall()
+        }
+
+    async def _recover(self, group: Sequence[_Waiting]) -> None:
+        """Reconnect, find out which commits of the group were written, and write the others."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _UNAVAILABLE_SECONDS
+        while True:
+            if self._connection is not None:
+                await self._connection.close()
+                self._connection = None
+            try:
+                self._connection = await self._connect()
+                landed: dict[str, Committed] = {}
+                for waiting in group:
+                    found = await _find(self._connection, waiting.commit)
+                    if found is not None:
+                        landed[waiting.commit.session_id] = found
+                missing = [waiting for waiting in group if waiting.commit.session_id not in landed]
+                rows = await self._execute(missing) if missing else {}
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                if loop.time() >= deadline:
+                    for waiting in group:
+                        _fail(waiting, LogUnavailable(f"the database did not come back: {error}"))
+                    return
+                await asyncio.sleep(_RECONNECT_SECONDS)
+                continue
+            await self._settle(group, {**landed, **rows})
+            return
+
+
+async def _find(connection: Connection, commit: Commit) -> Committed | None:
+    """Whether a commit of unknown outcome was written, told by the id of its first event or input."""
+    first = commit.events[0].id if commit.events else commit.inputs[0].id if commit.inputs else None
+    if first is None:
+        return None
+    cursor = await connection.execute(
+        _FIND, {"session": commit.session_id, "id": first, "after": commit.fence.seq or 0}
+    )
+    row = await cursor.fetchone()
+    return None if row is None else Committed(row["base"], row["input_base"], row["at"])
+
+
+def _fail(waiting: _Waiting, error: Exception) -> None:
+    if not waiting.done.done():
+        waiting.done.set_exception(error)
+
+
+def _parameters(group: Sequence[_Waiting]) -> dict[str, list[Any]]:
+    names = (
+        "session_id epoch seq last_input n_events n_inputs status usage wake delay "
+        "e_session e_n e_id e_thread e_type e_body e_private e_resolves "
+        "t_session t_id i_session i_n i_id i_thread i_type i_body"
+    )
+    columns: dict[str, list[Any]] = {name: [] for name in names.split()}
+
+    def row(prefix: str, **values: object) -> None:
+        for name, value in values.items():
+            columns[prefix + name].append(value)
+
+    for commit, texts, _, _ in group:
+        session = commit.session_id
+        row(
+            "",
+            session_id=session,
+            epoch=commit.fence.epoch,
+            seq=commit.fence.seq,
+            last_input=commit.fence.last_input,
+            n_events=len(commit.events),
+            n_inputs=len(commit.inputs),
+            status=commit.status,
+            usage=None if commit.usage is None else msgspec.json.encode(commit.usage).decode(),
+            wake=None if commit.wake is None else commit.wake.kind,
+            delay=None if commit.wake is None else commit.wake.delay,
+        )
+        for n, (event, (body, private)) in enumerate(zip(commit.events, texts, strict=True), 1):
+            row("e_", session=session, n=n, id=event.id, thread=event.thread_id, type=event.type)
+            row("e_", body=body, private=private, resolves=event.resolves)
+        for input_id in commit.take:
+            row("t_", session=session, id=input_id)
+        for n, new in enumerate(commit.inputs, 1):
+            body = msgspec.json.encode({"id": new.id, "type": new.type, **new.body}).decode()
+            row("i_", session=session, n=n, id=new.id, thread=new.thread_id, type=new.type, body=body)
+    return columns

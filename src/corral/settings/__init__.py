@@ -1,0 +1,21 @@
+"""Settings: one YAML file, and ``CORRAL_<SECTION>__<KEY>`` from the environment, which wins.
+
+Here is what can be set and how it is read; nothing here acts on a setting. Every description is written once,
+in `sections`, and `corral.example.yaml` and `docs/settings.md` are made from it.
+"""
+
+from corral.settings.loading import Problem, SettingsError, load_settings
+from corral.settings.sections import Brain, Inference, Log, Server, Settings, Store, Worker
+
+__all__ = [
+    "Brain",
+    "Inference",
+    "Log",
+    "Problem",
+    "Server",
+    "Settings",
+    "SettingsError",
+    "Store",
+    "Worker",
+    "load_settings",
+]

@@ -1,0 +1,100 @@
+"""The pool of connections to PostgreSQL, and the few ways in which the house uses it.
+
+Every statement is a single round trip in autocommit unless it is inside `transaction()`. Rows come back as
+named tuples' plain cousin, dicts, since most are handed on to the wire as they are.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, LiteralString, Self
+
+from psycopg import AsyncConnection, sql
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool
+
+_CONNECT_SECONDS: Final = 10
+
+Params = Sequence[Any] | Mapping[str, Any]
+Connection = AsyncConnection[DictRow]
+
+
+class Database:
+    """A pool on one database. Open it with ``async with``; nothing is connected before."""
+
+    def __init__(self, url: str, *, max_size: int = 10, name: str = "corral") -> None:
+        self.url = url
+        self._name = name
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            url,
+            connection_class=AsyncConnection[DictRow],
+            min_size=1,
+            max_size=max_size,
+            open=False,
+            timeout=15,
+            kwargs=self._connect_arguments(),
+        )
+
+    def _connect_arguments(self) -> dict[str, Any]:
+        arguments: dict[str, Any] = {
+            "autocommit": True,
+            "row_factory": dict_row,
+            "application_name": self._name,
+        }
+        if "connect_timeout" not in self.url:
+            arguments["connect_timeout"] = _CONNECT_SECONDS
+        return arguments
+
+    async def __aenter__(self) -> Self:
+        # A pool hides why it cannot connect and tries for long; an attempt of our own says why at once.
+        await (await self.dedicated()).close()
+        try:
+            await self._pool.open(wait=True)
+        except BaseException:
+            await self._pool.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pool.close()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Connection]:
+        """A pooled connection in autocommit; hold it for as short as can be, never across a wait."""
+        async with self._pool.connection() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Connection]:
+        """A pooled connection inside one transaction: committed on leaving, rolled back on an exception."""
+        async with self._pool.connection() as connection, connection.transaction():
+            yield connection
+
+    async def dedicated(self) -> Connection:
+        """A connection of the caller's own, outside the pool (listening, advisory locks, the log's writer).
+
+        The caller closes it.
+        """
+        return await AsyncConnection[DictRow].connect(self.url, **self._connect_arguments())
+
+    async def fetch(self, query: LiteralString | sql.Composed, params: Params = ()) -> list[DictRow]:
+        """All rows of one statement."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(query, params)
+            return await cursor.fetchall()
+
+    async def fetch_one(self, query: LiteralString | sql.Composed, params: Params = ()) -> DictRow | None:
+        """The first row of one statement, or None."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(query, params)
+            return await cursor.fetchone()
+
+    async def execute(self, query: LiteralString | sql.Composed, params: Params = ()) -> int:
+        """Run one statement; the number of rows that it touched."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(query, params)
+            return cursor.rowcount
+
+    @property
+    def statistics(self) -> dict[str, int]:
+        """The pool's counters (psycopg_pool's names), for health checks and tests."""
+        return self._pool.get_stats()

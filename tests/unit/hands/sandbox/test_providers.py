@@ -1,0 +1,185 @@
+"""Starting and ending sandboxes, and what is said when that cannot be done."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+import structlog
+
+from corral.hands.sandbox import access
+from corral.hands.sandbox.bubblewrap import BubblewrapProvider
+from corral.hands.sandbox.process import ProcessProvider
+from corral.hands.sandbox.provider import Bind, Recipe, SandboxLost, SandboxUnavailable
+from corral.hands.sandbox.select import PROVIDER_NAMES, provider_named
+from tests.unit.hands.sandbox.given import hands, said
+from tests.unit.hands.sandbox.watched import running, seconds, until_running, watching
+
+
+def test_every_provider_is_there_by_name_and_another_name_says_which_there_are() -> None:
+    assert {type(provider_named(name)) for name in PROVIDER_NAMES} == {BubblewrapProvider, ProcessProvider}
+    with pytest.raises(
+        SandboxUnavailable, match="unknown sandbox provider 'docker': choose one of bubblewrap, process"
+    ):
+        provider_named("docker")
+
+
+@pytest.mark.parametrize("provider", PROVIDER_NAMES)
+async def test_stopping_kills_everything_and_keeps_the_workspace(provider: str, open_folder: Path) -> None:
+    async with hands(open_folder, provider) as ours:
+        await ours.bash(
+            f"echo kept > file; setsid sleep {seconds(71234)} & (setsid sleep {seconds(71234)} &); echo"
+        )
+        with watching(await until_running(f"sleep\0{seconds(71234)}", 2)) as left:
+            await ours.sandbox.stop()
+            assert left.have_ended()
+        assert not ours.sandbox.alive
+        with pytest.raises(SandboxLost):
+            await ours.bash("echo")
+        await ours.sandbox.stop()
+    async with hands(open_folder, provider) as again:
+        assert (await again.bash("cat file")).text == "kept"
+
+
+@pytest.mark.parametrize("provider", PROVIDER_NAMES)
+async def test_stopping_ends_the_calls_that_run(provider: str, open_folder: Path) -> None:
+    async with hands(open_folder, provider) as ours:
+        call = asyncio.create_task(ours.bash(f"sleep {seconds(72345)}"))
+        await until_running(f"sleep\0{seconds(72345)}")
+        await ours.sandbox.stop()
+        with pytest.raises(SandboxLost):
+            await call
+
+
+@pytest.mark.parametrize("provider", PROVIDER_NAMES)
+async def test_a_sandbox_killed_from_inside_is_lost_and_the_next_one_has_its_files(
+    provider: str, open_folder: Path
+) -> None:
+    async with hands(open_folder, provider) as ours:
+        await ours.call("write", file_path="a.txt", content="kept")
+        with pytest.raises(SandboxLost):
+            await ours.bash("kill -9 $PPID; sleep 5")
+        assert not ours.sandbox.alive
+    async with hands(open_folder, provider) as again:
+        assert (await again.call("read", file_path="a.txt")).text == "kept"
+
+
+@pytest.mark.parametrize("provider", PROVIDER_NAMES)
+async def test_a_cancelled_start_leaves_nothing(provider: str, open_folder: Path) -> None:
+    makes = provider_named(provider)
+    start = asyncio.create_task(
+        makes.provision(Recipe("test", open_folder / "workspace", workdir="/w-cancelled"))
+    )
+    marker = "/w-cancelled" if provider == "bubblewrap" else str(open_folder)
+    with watching(await until_running(marker)) as left:
+        start.cancel()
+        try:
+            await start
+        except asyncio.CancelledError:
+            assert left.have_ended()
+        await makes.close()
+        assert left.have_ended()
+
+
+@pytest.mark.parametrize("provider", PROVIDER_NAMES)
+async def test_the_environment_is_the_recipes_and_nothing_of_the_workers(
+    provider: str, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret-of-the-worker")
+    monkeypatch.setenv("SOMETHING_ELSE", "secret-of-the-worker")
+    async with hands(open_folder, provider, env={"GIVEN": "by the recipe"}) as ours:
+        variables = (await ours.bash("env; cat /proc/$PPID/environ")).text
+        assert "GIVEN=by the recipe" in variables
+        assert "secret-of-the-worker" not in variables
+
+
+@pytest.mark.parametrize("provider", PROVIDER_NAMES)
+async def test_a_nul_in_the_recipe_is_refused(provider: str, open_folder: Path) -> None:
+    with pytest.raises(SandboxUnavailable, match="holds a NUL"):
+        async with hands(open_folder, provider, env={"A": "x\0--bind\0/\0/host"}):
+            pass
+
+
+async def test_the_environment_of_a_recipe_never_reaches_a_process_outside(open_folder: Path) -> None:
+    async with hands(open_folder, workdir="/w-env", env={"LD_DEBUG": "all", "MARK": "only-inside"}):
+        outside = min(running("/w-env"))
+        assert Path(f"/proc/{outside}/environ").read_bytes() == b""
+
+
+async def test_a_worker_that_runs_as_root_gives_the_workspace_to_the_sandboxes_user(
+    open_folder: Path,
+) -> None:
+    workspace = open_folder / "workspace"
+    (workspace / "repo").mkdir(parents=True)
+    (workspace / "repo" / "file").write_text("given\n")
+    (workspace / "link").symlink_to("/etc/hostname")
+    before = os.stat("/etc/hostname")
+    async with hands(open_folder) as ours:
+        assert (await ours.bash("echo more >> repo/file; cat repo/file")).text == "given\nmore"
+        assert (await ours.bash("stat -c %u repo/file")).text == "1000"
+    owner = access.Identity.for_sandboxes().uid
+    assert owner != 0
+    assert (workspace / "repo" / "file").stat().st_uid == owner
+    assert os.stat("/etc/hostname").st_uid == before.st_uid
+
+
+async def test_a_workspace_that_the_sandboxes_user_cannot_enter_is_refused_with_what_to_do(
+    open_folder: Path,
+) -> None:
+    closed = open_folder / "closed"
+    closed.mkdir(mode=0o700)
+    sandboxes_user = access.Identity(access.SANDBOX_UID, access.SANDBOX_GID, changed=True)
+    assert access.closed_door(sandboxes_user, closed / "workspace") == closed
+    with pytest.raises(SandboxUnavailable, match=r"Put workspaces .* elsewhere"):
+        access.hand_over(closed / "workspace", sandboxes_user)
+
+
+async def test_a_bubblewrap_that_cannot_isolate_is_refused_with_what_to_do(open_folder: Path) -> None:
+    broken = open_folder / "bwrap"
+    broken.write_text(
+        "#!/bin/sh\n[ $1 = --help ] && echo --ro-bind-data && exit\n"
+        "echo 'setting up uid map: Permission denied' >&2; exit 1\n"
+    )
+    broken.chmod(0o755)
+    provider = BubblewrapProvider(broken)
+    with pytest.raises(SandboxUnavailable, match=r"uid map: Permission denied.*sysctl -w kernel.apparmor"):
+        await provider.probe()
+    with pytest.raises(SandboxUnavailable):
+        await provider.provision(Recipe("test", open_folder / "workspace"))
+    await provider.close()
+
+
+async def test_a_missing_bubblewrap_is_refused(open_folder: Path) -> None:
+    with pytest.raises(SandboxUnavailable, match="does not exist or user"):
+        await BubblewrapProvider(open_folder / "none").probe()
+
+
+async def test_a_bind_that_does_not_exist_is_refused(open_folder: Path) -> None:
+    with pytest.raises(SandboxUnavailable, match="cannot be shown in the sandbox"):
+        async with hands(open_folder, binds=(Bind(open_folder / "none", "/mnt/x"),)):
+            pass
+
+
+async def test_a_probed_provider_starts_many_sandboxes_and_closes_all(open_folder: Path) -> None:
+    provider = BubblewrapProvider()
+    await provider.probe()
+    recipes = [Recipe(f"s{n}", open_folder / f"w{n}") for n in range(4)]
+    sandboxes = await asyncio.gather(*(provider.provision(recipe) for recipe in recipes))
+    outputs = await asyncio.gather(
+        *(
+            sandbox.execute("bash", {"command": f"echo {n} > n; ls; cat n"})
+            for n, sandbox in enumerate(sandboxes)
+        )
+    )
+    assert [said(output).text for output in outputs] == [f"n\n{n}" for n in range(4)]
+    await provider.close()
+    assert not any(sandbox.alive for sandbox in sandboxes)
+
+
+async def test_the_process_provider_warns_once(open_folder: Path) -> None:
+    provider = ProcessProvider()
+    with structlog.testing.capture_logs() as logs:
+        for name in ("a", "b"):
+            await provider.provision(Recipe(name, open_folder / name))
+        await provider.close()
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["sandbox.no_isolation"]
