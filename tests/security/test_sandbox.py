@@ -271,11 +271,8 @@ async def test_outside_it_is_never_root(open_folder: Path) -> None:
 
 async def test_a_fork_bomb_is_bounded_and_over_with_its_call(open_folder: Path) -> None:
     async with hands(open_folder, limits=Limits(processes=64)) as ours:
-        bomb = asyncio.create_task(
-            ours.bash(
-                "b() { sleep TIME & b & b; }; b 2>/dev/null".replace("TIME", seconds(82345)), timeout_ms=1500
-            )
-        )
+        explode = "b() { sleep TIME & b & b; }; b 2>/dev/null".replace("TIME", seconds(82345))
+        bomb = asyncio.create_task(ours.bash(explode, timeout_ms=1500))
         most = 0
         while not bomb.done():
             most = max(most, len(await asyncio.to_thread(running, f"sleep\0{seconds(82345)}")))
@@ -352,7 +349,8 @@ from corral.hands.sandbox.bubblewrap import BubblewrapProvider
 
 async def work():
     sandbox = await BubblewrapProvider().provision(Recipe("s", Path(sys.argv[1]), workdir="/w-killed"))
-    await sandbox.execute("bash", {"command": "setsid sleep %s & (setsid sleep %s &); echo" % (sys.argv[2], sys.argv[2])})
+    background = "setsid sleep TIME & (setsid sleep TIME &); echo".replace("TIME", sys.argv[2])
+    await sandbox.execute("bash", {"command": background})
     print("begun", flush=True)
     await sandbox.execute("bash", {"command": "trap '' HUP TERM INT; sleep " + sys.argv[2]})
 

@@ -19,6 +19,7 @@ class _Command(NamedTuple):
 
 _COMMANDS: Final[dict[str, _Command]] = {
     "up": _Command("up", "Everything on one machine: database, server, worker."),
+    "demo": _Command("demo", "An agent repairs a real repository, before your eyes."),
     "serve": _Command("serve", "A server on an existing database."),
     "worker": _Command("worker", "Runs agents' tools in sandboxes."),
     "admin": _Command("admin", "Environments, keys, schema."),

@@ -28,6 +28,9 @@ from corral.store.embedded import EmbeddedPostgres
 from corral.store.migrate import migrate
 from corral.wire.secret import Secret
 
+RUNNING: Final = "running.json"
+"""In the data folder while this runs, for other commands on this machine. Mode 0600: it holds keys."""
+
 _SERVER_STOP_SECONDS: Final = 1.5  # 5 at most, with the worker's 2 and PostgreSQL's 1.5
 
 
@@ -84,6 +87,7 @@ class _House:
         self._data_dir = data_dir
         self._ready_file = ready_file
         self._as_json = as_json
+        self._scripted = False
         self._began = self._step_began = time.monotonic()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -131,6 +135,7 @@ class _House:
         from corral.testing.player import Player
         from corral.testing.serving import RunningServer
 
+        self._scripted = True
         scripted = RunningServer(Player())
         base_url = await scripted.start("127.0.0.1", 0)
         stack.push_async_callback(scripted.stop)
@@ -186,6 +191,7 @@ class _House:
             self._say("Stopping.")
         finally:
             stopped.cancel()
+            (self._data_dir / RUNNING).unlink(missing_ok=True)
             if worker is not None:
                 await worker.stop()
             server_stop.set()
@@ -193,6 +199,7 @@ class _House:
 
     def _tell_ready(self, base_url: str, credentials: Credentials) -> None:
         told = shown(base_url, credentials)
+        write_private(self._data_dir / RUNNING, {**told, "scripted_model": self._scripted})
         if self._ready_file is not None:
             write_private(self._ready_file, told)
         seconds = time.monotonic() - self._began

@@ -118,8 +118,8 @@ where id = %(work)s and environment_id = %(environment)s for update
 
 EXTEND: Final[LiteralString] = """
 update work set
-    state = 'active', started_at = coalesce(started_at, clock_timestamp()), last_heartbeat = %(last)s,
-    latest_heartbeat_at = %(last)s::timestamptz,
+    state = 'active', started_at = coalesce(started_at, clock_timestamp()), last_heartbeat = %(last)s::text,
+    latest_heartbeat_at = %(last)s::text::timestamptz,
     lease_until = clock_timestamp() + %(ttl)s * interval '1 second'
 where id = %(work)s
 """

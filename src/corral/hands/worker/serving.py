@@ -113,7 +113,10 @@ class ItemRun:
                 self._fail_if_any(tasks)
                 why = await self._ended
                 await _cancelled(tasks)
-                await self._wind_up(why)
+                if await self._wind_up(why):
+                    # Not before: until here the lease has to be held. Not after: the token dies with the item.
+                    await _cancelled([keeping])
+                    await self._stop_item()
             finally:
                 await _cancelled([*tasks, keeping])
                 await self._calls.abandon()
@@ -264,7 +267,8 @@ class ItemRun:
         )
         return output
 
-    async def _wind_up(self, why: End) -> None:
+    async def _wind_up(self, why: End) -> bool:
+        """Bring the calls in hand to an end; returns whether the item is ours to stop."""
         pace, sandboxes, session_id = self._bench.pace, self._bench.sandboxes, self._item.session_id
         _log.info("item ends", work_id=self._item.id, why=why.name.lower())
         match why:
@@ -273,7 +277,7 @@ class ItemRun:
                 self._calls.cut_all(Cut.LOST)
                 await self._calls.abandon()
                 await sandboxes.stop(session_id)
-                return
+                return False
             case End.GONE:
                 self._calls.cut_all(Cut.LOST)
                 await self._calls.abandon()
@@ -288,7 +292,7 @@ class ItemRun:
             case End.RESTED:
                 self._calls.cut_all(Cut.STOPPED)
                 await self._calls.wait(pace.farewell)
-        await self._stop_item()
+        return True
 
     async def _stop_item(self) -> None:
         if not self._lease.is_ours:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def seconds(base: int) -> str:
-    """Return a time to sleep that no other test run on this machine uses, so that the process can be found."""
+    """Return a time to sleep that no other test run here uses, so that the process can be found."""
     return f"{base}.{os.getpid()}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -31,6 +30,8 @@ class Descendants:
         if own_namespace and not self._own_namespace:
             raise RuntimeError("this program must be a child of process 1 in a process namespace of its own")
         if not self._own_namespace and sys.platform.startswith("linux"):
+            import ctypes  # costs time, and a sandbox with its own namespace has no use for it
+
             ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.still = threading.Lock()
 

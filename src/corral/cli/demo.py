@@ -1,0 +1,257 @@
+"""`corral demo`: an agent repairs a real repository in a sandbox, from nothing to passing tests."""
+
+import asyncio
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import httpx
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from corral.cli.api_client import ApiClient
+from corral.cli.failure import Failure
+from corral.cli.options import data_option, json_option
+from corral.cli.running import default_data_dir, run_until_signal, unless_stopped
+from corral.cli.transcript_view import TranscriptView
+
+_MODEL: Final = "claude-haiku-4-5"
+_START_SECONDS: Final = 180.0
+_STOP_SECONDS: Final = 8.0
+_TASK: Final = (
+    "Some tests of the Python package in your working directory fail. Find the fault, repair it in the "
+    "package (not in the tests), and run all tests again with `python3 -m unittest` until they pass. Say in "
+    "one or two sentences what was wrong."
+)
+_SYSTEM: Final = "You are a careful engineer. Look before you change anything, and prove that it works."
+_PASSED: Final = re.compile(r"^Ran (\d+) tests? in .*\n+OK", re.MULTILINE)
+
+
+class _Place(msgspec.Struct):
+    """A running Corral on this machine: its address and keys, and where its worker keeps workspaces."""
+
+    base_url: str
+    api_key: str
+    environment_id: str
+    scripted: bool
+    workspaces: Path
+
+
+@click.command()
+@data_option
+@click.option("--model", default=_MODEL, show_default=True, help="Model of the agent, by its Claude API id.")
+@click.option("--keep", is_flag=True, help="Keep the session and its workspace.")
+@json_option
+def demo(data: Path | None, model: str, keep: bool, as_json: bool) -> None:
+    """An agent repairs a real repository in a sandbox.
+
+    Uses the Corral that `corral up` runs on this machine, or starts a private one and stops it afterwards.
+    Without an inference credential the built-in scripted model plays the agent; with ANTHROPIC_API_KEY or
+    CORRAL_INFERENCE__BASE_URL a real model does the work. Exits with 0 only if the tests pass in the end.
+
+    \b
+    Example:
+      corral demo
+      ANTHROPIC_API_KEY=... corral demo --model claude-sonnet-4-5
+    """
+    outcome: list[bool] = []
+
+    async def run(stop: asyncio.Event) -> None:
+        outcome.append(await unless_stopped(stop, _run(data or default_data_dir(), model, keep, as_json)))
+
+    run_until_signal(run)
+    sys.exit(0 if outcome == [True] else 1)
+
+
+async def _run(data: Path, model: str, keep: bool, as_json: bool) -> bool:
+    console = Console(highlight=False, stderr=as_json, soft_wrap=True)
+    began = time.monotonic()
+    async with _corral(data, console) as place, ApiClient(place.base_url, place.api_key) as api:
+        agent = await api.post(
+            "/v1/agents",
+            {
+                "name": "Repairer",
+                "model": model,
+                "system": _SYSTEM,
+                "tools": [{"type": "agent_toolset_20260401"}],
+            },
+        )
+        session = await api.post(
+            "/v1/sessions",
+            {"agent": agent["id"], "environment_id": place.environment_id, "title": "corral demo"},
+        )
+        workspace = place.workspaces / session["id"]
+        await asyncio.to_thread(_unpack, workspace)
+        console.print(Text(f"\nThe repository is in the workspace of {session['id']}. The agent begins.\n"))
+        view = TranscriptView(console)
+        passed = await _watch(api, session["id"], place.scripted, view)
+        final = await api.get(f"/v1/sessions/{session['id']}")
+        if not keep:
+            await _remove(api, session["id"])
+        figures = _figures(view, final, passed, time.monotonic() - began)
+        _summary(console, figures, as_json)
+        return passed
+
+
+async def _watch(api: ApiClient, session_id: str, scripted: bool, view: TranscriptView) -> bool:
+    """Give the task and show what happens; True if the last run of the tests passed."""
+    passed = False
+    text = _TASK + ("\nscript: repair" if scripted else "")
+    async with api.stream(session_id) as events:
+        view.sent()
+        await api.send(session_id, {"type": "user.message", "content": [{"type": "text", "text": text}]})
+        async for event in events:
+            view.show(event)
+            if event["type"] == "agent.tool_result":
+                passed = _tests_passed(event, passed)
+            if event["type"] == "session.status_idle":
+                return passed
+    raise Failure("The session's stream ended before the agent was done.", "run the demo again.")
+
+
+def _tests_passed(result: dict[str, Any], before: bool) -> bool:
+    """Whether this result shows a run of tests that passed; a result without a test run changes nothing."""
+    output = "\n".join(block.get("text", "") for block in result["content"])
+    if "Ran " not in output or " test" not in output:
+        return before
+    return _PASSED.search(output) is not None and not result["is_error"]
+
+
+async def _remove(api: ApiClient, session_id: str) -> None:
+    await api.post(f"/v1/sessions/{session_id}/archive")
+
+
+def _unpack(workspace: Path) -> None:
+    source = resources.files("corral.testing").joinpath("demo_repo")
+    with resources.as_file(source) as folder:
+        shutil.copytree(folder, workspace, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _figures(view: TranscriptView, session: dict[str, Any], passed: bool, seconds: float) -> dict[str, Any]:
+    return {
+        "tests_passed": passed,
+        "first_token_seconds": round(view.first_token_seconds or 0.0, 3),
+        "model_requests": view.steps,
+        "tool_calls": view.tool_calls,
+        **view.tokens,
+        "agent_seconds": session["usage"]["active_seconds"],
+        "list_cost_cents": session["usage"]["list_cost"]["amount"],
+        "total_seconds": round(seconds, 1),
+    }
+
+
+def _summary(console: Console, figures: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(figures).decode())
+        return
+    tests = "The tests pass." if figures["tests_passed"] else "The tests do NOT pass."
+    style = "bold green" if figures["tests_passed"] else "bold red"
+    console.print(Text(f"\n{tests}", style=style))
+    console.print(
+        Text(
+            f"  first token after {figures['first_token_seconds']:.2f} s; {figures['model_requests']} model "
+            f"requests and {figures['tool_calls']} tool calls in {figures['agent_seconds']:.1f} s\n"
+            f"  {figures['input_tokens']} tokens in, {figures['cache_read_input_tokens']} more from the cache"
+            f", {figures['output_tokens']} out; list cost {int(figures['list_cost_cents']) / 100:.2f} USD\n"
+            f"  {figures['total_seconds']:.1f} s in all, starting and stopping Corral included"
+        )
+    )
+
+
+@asynccontextmanager
+async def _corral(data: Path, console: Console) -> AsyncGenerator[_Place]:
+    place = await _that_runs(data)
+    if place is not None:
+        console.print(Text(f"Using the Corral that runs at {place.base_url}."))
+        yield place
+        return
+    console.print(Text("Starting a private Corral."))
+    folder = await asyncio.to_thread(_new_folder)
+    try:
+        async with _private(folder) as place:
+            yield place
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _new_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="corral-demo-"))
+    # PostgreSQL's user and the sandbox's must be able to pass through; what is inside is closed by itself.
+    folder.chmod(0o711)
+    return folder
+
+
+async def _that_runs(data: Path) -> _Place | None:
+    place = _read_place(data)
+    if place is None:
+        return None
+    try:
+        async with httpx.AsyncClient(timeout=2.0, trust_env=False) as http:
+            answer = await http.get(f"{place.base_url}/healthz")
+    except httpx.HTTPError:
+        return None
+    return place if answer.is_success else None
+
+
+def _read_place(data: Path) -> _Place | None:
+    """What `corral up` leaves in its data folder while it runs."""
+    try:
+        told = msgspec.json.decode((data / "running.json").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+    return _Place(
+        told["base_url"],
+        told["api_key"],
+        told["environment_id"],
+        bool(told["scripted_model"]),
+        data / "workspaces",
+    )
+
+
+@asynccontextmanager
+async def _private(folder: Path) -> AsyncGenerator[_Place]:
+    """A `corral up` of our own in `folder`, with its progress on our standard error."""
+    arguments = ["up", "--data", str(folder), "--host", "127.0.0.1", "--port", "0"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "corral.cli",
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        env={**os.environ, "CORRAL_LOG__LEVEL": os.environ.get("CORRAL_LOG__LEVEL", "warning")},
+        start_new_session=True,
+    )
+    try:
+        yield await _when_ready(folder, process)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(_STOP_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+async def _when_ready(folder: Path, process: asyncio.subprocess.Process) -> _Place:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if process.returncode is not None:
+            raise Failure("Corral did not start.", "its messages above say why; `corral doctor` checks more.")
+        place = await asyncio.to_thread(_read_place, folder)
+        if place is not None:
+            return place
+        await asyncio.sleep(0.05)
+    raise Failure(f"Corral was not ready after {_START_SECONDS:.0f} s.", "run `corral doctor`.")
