@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ from corral.store.database import Database
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncIterator[str]:
+async def serving(app: ASGIApp) -> AsyncGenerator[str]:
     """The base URL of a server that serves an app on a free port of the loopback."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -101,7 +101,7 @@ class Api:
 
 
 @asynccontextmanager
-async def running(database: Database, *, strict_beta: bool = False) -> AsyncIterator[Api]:
+async def running(database: Database, *, strict_beta: bool = False) -> AsyncGenerator[Api]:
     """The API on a database, without a brain: sessions take events and nobody answers them."""
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(PostgresBus(database))

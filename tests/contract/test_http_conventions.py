@@ -308,12 +308,12 @@ async def test_only_messages_and_thinking_can_be_previewed(api: Api, value: str)
 
 
 async def test_a_waiting_poll_ends_when_the_server_closes(api: Api) -> None:
-    key = await api.pool_key()
+    headers = {"x-api-key": await api.pool_key(), "anthropic-worker-id": "w"}
     polling = asyncio.create_task(
-        api.get("/corral/v1/work/poll", params={"block_ms": 30000}, headers={"x-api-key": key})
+        api.get("/corral/v1/work/poll", params={"block_ms": 30000}, headers=headers)
     )
-    while not api.services.work._bus.has_readers("work:pool"):  # type: ignore[attr-defined]
-        await asyncio.sleep(0)
+    while not await api.database.fetch("select 1 from workers"):
+        assert not polling.done()
     api.services.closing.set()
     async with asyncio.timeout(3):
         assert (await polling).json() is None

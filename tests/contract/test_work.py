@@ -14,6 +14,8 @@ import pytest
 import pytest_asyncio
 from anthropic import AsyncAnthropic
 
+from corral.api.work import while_wanted
+
 from .conftest import Api
 
 START = "NO_HEARTBEAT"
@@ -67,7 +69,6 @@ def token_of(item: Any) -> str:
 async def bench(api: Api) -> AsyncIterator[Bench]:
     environment = await api.environment(config={"type": "self_hosted"})
     session = await api.session(environment_id=environment["id"])
-    assert await api.services.work.ensure(session["id"], environment["id"])
     async with api.client(await api.environment_key(environment["id"])) as worker:
         yield Bench(api, environment["id"], session["id"], worker)
 
@@ -278,8 +279,7 @@ async def test_a_foreign_environment_reads_as_if_it_did_not_exist(bench: Bench) 
 
 
 async def test_stats_count_what_waits_what_is_claimed_and_who_polls(bench: Bench) -> None:
-    other = await bench.api.session(environment_id=bench.environment_id)
-    await bench.api.services.work.ensure(other["id"], bench.environment_id)
+    await bench.api.session(environment_id=bench.environment_id)
     await bench.work.poll(bench.environment_id, anthropic_worker_id="w1")
     stats = await bench.work.stats(bench.environment_id)
     assert (stats.depth, stats.pending, stats.workers_polling) == (1, 1, 1)
@@ -290,8 +290,6 @@ async def test_stats_count_what_waits_what_is_claimed_and_who_polls(bench: Bench
 
 async def test_the_queue_lists_newest_first_without_secrets(bench: Bench) -> None:
     sessions = [await bench.api.session(environment_id=bench.environment_id) for _ in range(3)]
-    for session in sessions:
-        await bench.api.services.work.ensure(session["id"], bench.environment_id)
     await bench.claimed()
     items = [item async for item in bench.work.list(bench.environment_id, limit=2)]
     assert [i.data.id for i in items] == [*(s["id"] for s in reversed(sessions)), bench.session_id]
@@ -325,7 +323,7 @@ async def test_a_wait_out_of_bounds_is_refused(bench: Bench, block_ms: str) -> N
 
 
 async def _tool_use(bench: Bench) -> str:
-    body = {"id": "sevt_call", "type": "agent.tool_use", "name": "bash", "input": {},
+    body: dict[str, Any] = {"id": "sevt_call", "type": "agent.tool_use", "name": "bash", "input": {},
             "evaluated_permission": "allow"}  # fmt: skip
     await bench.api.database.execute(
         "insert into events (session_id, seq, id, thread_id, type, body, processed_at)"
@@ -359,3 +357,21 @@ async def test_an_unanswered_sandbox_call_keeps_work_coming(bench: Bench) -> Non
     item = await bench.claimed()
     await bench.work.stop(item.id, environment_id=bench.environment_id, force=True)
     assert await bench.work.poll(bench.environment_id, reclaim_older_than_ms=0) is not None
+
+
+async def test_a_poll_ends_when_its_client_is_gone_and_claims_nothing_more() -> None:
+    ended = asyncio.Event()
+
+    async def waits_for_work() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    messages = iter([{"type": "http.request"}, {"type": "http.disconnect"}])
+
+    async def receive() -> dict[str, Any]:
+        return next(messages)
+
+    assert await while_wanted(waits_for_work(), asyncio.Event(), receive) is None
+    assert ended.is_set()

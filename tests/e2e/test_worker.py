@@ -27,6 +27,18 @@ def text_of(result: Any) -> str:
     return str(result.content[0].text)
 
 
+def ends_turn(idle: Any) -> bool:
+    return idle.stop_reason.type == "end_turn"
+
+
+def asks(idle: Any) -> bool:
+    return idle.stop_reason.type == "requires_action"
+
+
+def says_b(result: Any) -> bool:
+    return "b" in text_of(result)
+
+
 async def results(session: SessionUnderTest) -> list[Any]:
     return [event for event in await session.events() if event.type in RESULTS]
 
@@ -72,7 +84,7 @@ async def test_a_self_hosted_session_is_served_with_its_environments_key(
     environment_id = (await session.retrieve()).environment_id
     async with at_work(await for_environment(corral, environment_id, open_folder)):
         await session.says("go", script=[bash("echo hello"), {"text": "done"}])
-        await session.until("session.status_idle", where=lambda idle: idle.stop_reason.type == "end_turn")
+        await session.until("session.status_idle", where=ends_turn)
     [result] = await results(session)
     assert result.type == "user.tool_result"
     assert text_of(result) == "hello"
@@ -125,15 +137,13 @@ async def test_a_call_that_needs_a_confirmation_runs_only_once_it_is_allowed(
     async with at_work(await pool(corral, open_folder)):
         session = await corral.session(asking("bash"))
         await session.says("go", script=[bash("echo $((6*7))"), bash("echo no > no"), {"text": "done"}])
+        seen: str | None = None
         for verdict in ("allow", "deny"):
-            idle = await session.until(
-                "session.status_idle",
-                where=lambda event: event.stop_reason.type == "requires_action",
-                after=None if verdict == "allow" else idle.id,  # noqa: F821
-            )
+            idle = await session.until("session.status_idle", where=asks, after=seen)
             [call] = idle.stop_reason.event_ids
+            seen = idle.id
             await session.sends({"type": "user.tool_confirmation", "tool_use_id": call, "result": verdict})
-        await session.until("session.status_idle", where=lambda event: event.stop_reason.type == "end_turn")
+        await session.until("session.status_idle", where=ends_turn)
     allowed, denied = await results(session)
     assert text_of(allowed) == "42"
     assert denied.is_error
@@ -242,21 +252,10 @@ async def test_an_idle_sandbox_is_stopped_and_the_next_call_gets_another_on_the_
     assert text_of((await results(session))[1]) == "kept"
 
 
-async def test_a_sandbox_outlives_the_work_item_that_started_it(corral: Corral, open_folder: Path) -> None:
-    provider = WatchedProvider()
-    settings = await pool(corral, open_folder, session_idle_seconds=0.01)
-    async with at_work(settings, provider=provider):
-        session = await corral.session(TOOLSET)
-        for number in (1, 2, 3):
-            sent = await session.says("go", script=[bash(f"echo {number}"), {"text": "done"}])
-            await session.idle(after=sent.data[0].id)
-    assert provider.made == 1
-
-
 async def test_at_its_start_a_worker_removes_the_workspaces_of_sessions_that_are_gone(
     corral: Corral, open_folder: Path
 ) -> None:
-    settings = await pool(corral, open_folder, session_idle_seconds=0.01)
+    settings = await pool(corral, open_folder)
     gone, kept = [await corral.session(TOOLSET) for _ in range(2)]
     async with at_work(settings):
         for session in (gone, kept):
@@ -266,7 +265,7 @@ async def test_at_its_start_a_worker_removes_the_workspaces_of_sessions_that_are
     async with at_work(settings):
         # Served only while the worker runs; by then the sweep, which comes first, has had its turn.
         await kept.says("more", script=[bash("ls ..; echo b"), {"text": "done"}])
-        await kept.until("agent.tool_result", where=lambda result: "b" in text_of(result))
+        await kept.until("agent.tool_result", where=says_b)
     assert (open_folder / "workspaces" / kept.id / "a").exists()
     assert not (open_folder / "workspaces" / gone.id).exists()
 

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from corral.hands.sandbox.process import ProcessProvider
 from corral.hands.sandbox.provider import Recipe, Sandbox, SandboxProvider, ToolOutput
 from corral.hands.worker import run_worker
@@ -101,15 +103,13 @@ async def at_work(
 async def pool(corral: Corral, folder: Path, **changes: Any) -> WorkerSettings:
     """The settings of a worker for every cloud environment."""
     _, key = await corral.services.keys.create("pool", "test")
-    return WorkerSettings(
-        **{
-            "base_url": corral.base_url,
-            "pool_key": Secret(key),
-            "sandbox": "process",
-            "workspace_dir": str(folder / "workspaces"),
-            **changes,
-        }
+    settings = WorkerSettings(
+        base_url=corral.base_url,
+        pool_key=Secret(key),
+        sandbox="process",
+        workspace_dir=str(folder / "workspaces"),
     )
+    return msgspec.structs.replace(settings, **changes)
 
 
 async def for_environment(
@@ -117,16 +117,14 @@ async def for_environment(
 ) -> WorkerSettings:
     """The settings of a worker for one environment."""
     _, key = await corral.services.keys.create("environment", "test", environment_id=environment_id)
-    return WorkerSettings(
-        **{
-            "base_url": corral.base_url,
-            "environment_id": environment_id,
-            "environment_key": Secret(key),
-            "sandbox": "process",
-            "workspace_dir": str(folder / "workspaces"),
-            **changes,
-        }
+    settings = WorkerSettings(
+        base_url=corral.base_url,
+        environment_id=environment_id,
+        environment_key=Secret(key),
+        sandbox="process",
+        workspace_dir=str(folder / "workspaces"),
     )
+    return msgspec.structs.replace(settings, **changes)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive
 
 from corral.api.principals import Principal
 from corral.api.services import Services
@@ -84,6 +84,12 @@ class Call:
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[ASGIApp]]
+
+
+async def disconnected(receive: Receive) -> None:
+    """Return when the client of a request is gone. What it may still have sent is thrown away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def answer(value: Any, status: int = 200) -> Response:

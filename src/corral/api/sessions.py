@@ -13,7 +13,7 @@ from corral.api.routing import Route
 from corral.session.records import NewSession, Row, SessionChange, SessionFilter, session_object
 from corral.wire import metadata as meta
 from corral.wire import pagination
-from corral.wire.environments import check_reach
+from corral.wire.environments import SelfHosted, check_reach
 from corral.wire.errors import InvalidRequest
 from corral.wire.fields import given
 from corral.wire.overrides import updated_snapshot
@@ -40,6 +40,9 @@ async def create(call: Call) -> ASGIApp:
         metadata=metadata,
     )
     row = await call.services.sessions.create(new, list(params.initial_events or []))
+    if isinstance(environment.config, SelfHosted):
+        # A worker may attach before the first message (contract section 12.2).
+        await call.services.work.ensure(row["id"], environment.id)
     return answer(session_object(row))
 
 

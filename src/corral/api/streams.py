@@ -11,7 +11,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from corral.api.call import Call
+from corral.api.call import Call, disconnected
 from corral.api.principals import ANYONE
 from corral.api.reach import session_of
 from corral.api.routing import Route
@@ -38,7 +38,7 @@ class EventStream:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await send({"type": "http.response.body", "body": b"", "more_body": True})
             pump = asyncio.ensure_future(self._pump(send))
-            ends = [asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._closing.wait())]
+            ends = [asyncio.ensure_future(disconnected(receive)), asyncio.ensure_future(self._closing.wait())]
             try:
                 await asyncio.wait({pump, *ends}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -54,11 +54,6 @@ class EventStream:
         async for frame in self._frames:
             if frame:
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _open(call: Call, session_id: str, thread_id: str | None) -> ASGIApp:

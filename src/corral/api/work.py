@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive
 
-from corral.api.call import Call, answer
+from corral.api.call import Call, answer, disconnected
 from corral.api.principals import ApiKey, EnvironmentKey, Kind, PoolKey, WorkToken
 from corral.api.reach import work_environment
 from corral.api.routing import Route
@@ -48,19 +48,25 @@ async def _poll(call: Call, environment_id: str | None, most: int) -> Work | Non
         block_ms=call.query.integer("block_ms", least=1, most=most),
         reclaim_older_than_ms=call.query.integer("reclaim_older_than_ms", least=0, most=RECLAIM_MS_MOST),
     )
-    return await _unless_closing(item, call.services.closing)
+    return await while_wanted(item, call.services.closing, call.http.receive)
 
 
-async def _unless_closing(item: Coroutine[Any, Any, Work | None], closing: asyncio.Event) -> Work | None:
-    """The item, or None once the server is closing: a long poll must not keep it open."""
-    polling, stop = asyncio.ensure_future(item), asyncio.ensure_future(closing.wait())
+async def while_wanted(
+    item: Coroutine[Any, Any, Work | None], closing: asyncio.Event, receive: Receive
+) -> Work | None:
+    """The item, or None as soon as the server is closing or the client gone.
+
+    A long poll must not keep a server open, nor claim an item for a worker that no longer listens.
+    """
+    polling = asyncio.ensure_future(item)
+    ends = [asyncio.ensure_future(closing.wait()), asyncio.ensure_future(disconnected(receive))]
     try:
-        await asyncio.wait({polling, stop}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({polling, *ends}, return_when=asyncio.FIRST_COMPLETED)
         return polling.result() if polling.done() else None
     finally:
-        polling.cancel()
-        stop.cancel()
-        await asyncio.gather(polling, stop, return_exceptions=True)
+        for task in (polling, *ends):
+            task.cancel()
+        await asyncio.gather(polling, *ends, return_exceptions=True)
 
 
 async def acknowledge(call: Call) -> ASGIApp:

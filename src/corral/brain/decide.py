@@ -138,5 +138,13 @@ def _go_on(state: SessionState, rules: Rules, now: datetime) -> Action:
     return Rest()
 
 
+def leaves_work(state: SessionState, action: GoIdle) -> bool:
+    """Whether a message waits that starts a turn of its own once `action` has ended this one."""
+    if action.reason == "requires_action":
+        return False
+    waiting = (entry for entry in state.inputs if entry not in action.flush)
+    return any(entry.type in _WORK_STARTING for entry in waiting)
+
+
 def _inputs(state: SessionState, types: frozenset[str]) -> tuple[Input, ...]:
     return tuple(waiting for waiting in state.inputs if waiting.type in types)

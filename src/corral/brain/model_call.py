@@ -49,6 +49,7 @@ class _Previews:
         self._thread_id = thread_id
         self._after_seq = after_seq
         self._texts: dict[int, int] = {}
+        self._sent: dict[str, int] = {}
         self.ids = PreviewIds()
 
     def thinking(self) -> None:
@@ -69,18 +70,20 @@ class _Previews:
             "event_id": self.ids.message,
             "delta": {"type": "content_delta", "index": index, "content": content},
         }
-        self._send(self.ids.message, "agent.message", body, starts=False)
+        self._send(self.ids.message, "agent.message", body)
 
     def _start(self, event_id: str, event_type: str) -> None:
         body = {"type": "event_start", "event": {"type": event_type, "id": event_id}}
-        self._send(event_id, event_type, body, starts=True)
+        self._send(event_id, event_type, body)
 
-    def _send(self, event_id: str, event_type: str, body: dict[str, Any], *, starts: bool) -> None:
+    def _send(self, event_id: str, event_type: str, body: dict[str, Any]) -> None:
+        position = self._sent.get(event_id, 0)
+        self._sent[event_id] = position + 1
         if not self._bus.has_readers(self._topic):
             return
         data = frame(body["type"], msgspec.json.encode(body))
         self._bus.preview(
-            self._topic, Preview(event_id, self._thread_id, self._after_seq, data, event_type, starts)
+            self._topic, Preview(event_id, self._thread_id, self._after_seq, data, event_type, position)
         )
 
 

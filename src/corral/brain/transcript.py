@@ -27,6 +27,9 @@ _UNKNOWN_OUTCOME: Final = (
 _INTERRUPTED: Final = "[The user interrupted you here.]"
 _CUT_OFF: Final = "[Your last response was cut off at the output limit. Go on from there, in smaller steps.]"
 _NOTHING: Final = "[No output]"
+_EMPTY: Final = "[An empty message]"
+_GO_ON: Final = "[You paused here. Go on.]"
+_PLAIN: Final = frozenset({"text", "thinking", "redacted_thinking"})
 _UNCACHEABLE: Final = frozenset({"thinking", "redacted_thinking"})
 
 
@@ -69,7 +72,7 @@ class Transcript:
         match event.type:
             case "user.message":
                 self._note_interruption()
-                last.said.extend(_shown(event.body["content"]))
+                last.said.extend(_shown(event.body["content"]) or [{"type": "text", "text": _EMPTY}])
             case "system.message":
                 last.system.extend(_shown(event.body["content"]))
             case "user.interrupt":
@@ -114,6 +117,9 @@ class Transcript:
             )
         if private.get("stop_reason") == "max_tokens" and not private["calls"]:
             self._exchanges[-1].said.append({"type": "text", "text": _CUT_OFF})
+        if private.get("stop_reason") == "pause_turn" and blocks and blocks[-1]["type"] in _PLAIN:
+            # Only a server tool may be under way at the end of a request; anything else is taken for prefill.
+            self._exchanges[-1].said.append({"type": "text", "text": _GO_ON})
 
 
 def _given_back(content: Iterable[Block], *, same_model: bool) -> Iterable[Block]:

@@ -30,6 +30,7 @@ from corral.brain.decide import (
     RunTools,
     TakeVerdicts,
     decide,
+    leaves_work,
 )
 from corral.brain.model_call import Answered, Failed, Interrupted, call_model
 from corral.brain.permission import enabled_sandbox_tools
@@ -158,14 +159,14 @@ class Turn:
             case RunTools():
                 await self._run_tools(news)
             case CallModel():
-                return await self._call_model(action, news)
+                await self._call_model(action, news)
             case AwaitRetry():
                 delay = (action.until - self._clock.now()).total_seconds()
-                await self._append([], wake=Wake("release", max(0.0, delay)))
+                # Quiet: an interrupt that came in meanwhile must not wait for the retry.
+                await self._append([], wake=Wake("release", max(0.0, delay)), quiet=True)
                 return True
             case GoIdle():
-                await self._go_idle(action)
-                return True
+                return await self._go_idle(action)
             case Rest():
                 await self._append([], wake=Wake("done"), quiet=True)
                 return True
@@ -175,13 +176,23 @@ class Turn:
 
     async def _interrupt(self, action: Interrupt) -> None:
         calls = action.calls
-        blocked = self._claim.self_hosted and self._state.status == "idle" and bool(calls)
-        if blocked and not await self._hands.is_held(self._claim.session_id):
-            # Its worker failed: the interrupt offers the work anew (contract section 10.3).
-            await self._hands.ensure(self._claim.session_id, self._claim.environment_id)
+        if await self._offers_work_anew(calls):
             await self._take_interrupts(action, [], idles=False)
             return
         await self._take_interrupts(action, calls, idles=action.ends_turn)
+
+    async def _offers_work_anew(self, calls: Sequence[Call]) -> bool:
+        """Whether an interrupt of a self_hosted session whose worker failed has queued its work again.
+
+        Then it cancels nothing (contract section 10.3). With the work on offer already, it is meant for the
+        calls.
+        """
+        stuck = self._claim.self_hosted and self._state.status == "idle" and bool(calls)
+        if not stuck or not all(call.kind == "sandbox" and call.runnable for call in calls):
+            return False
+        if await self._hands.is_held(self._claim.session_id):
+            return False
+        return await self._hands.ensure(self._claim.session_id, self._claim.environment_id)
 
     async def _take_interrupts(
         self, action: Interrupt, calls: Sequence[Call], *, idles: bool, start_id: str | None = None
@@ -205,7 +216,7 @@ class Turn:
         if started := emit.running(self._voice, self._state):
             await self._append(started, status="running")
 
-    async def _call_model(self, action: CallModel, news: Subscription) -> bool:
+    async def _call_model(self, action: CallModel, news: Subscription) -> None:
         start = self._voice.event("span.model_request_start")
         taken = [waiting.taken() for waiting in action.inputs]
         events = [*taken, *emit.running(self._voice, self._state), start]
@@ -233,12 +244,11 @@ class Turn:
                 answer = emit.response(self._voice, start.id, outcome.response, outcome.ids)
                 await self._append_fact(answer)
             case Failed():
-                return await self._failed(start.id, outcome.failure)
+                await self._failed(start.id, outcome.failure)
             case Interrupted():
                 await self._cut_off(start.id)
             case _:
                 assert_never(outcome)
-        return False
 
     def _needs_hands(self) -> bool:
         """Whether a worker may be needed in this turn; on self_hosted it may answer custom tools too."""
@@ -281,7 +291,7 @@ class Turn:
             else:
                 return
 
-    async def _failed(self, start_id: str, failure: ModelFailed) -> bool:
+    async def _failed(self, start_id: str, failure: ModelFailed) -> None:
         failures = self._state.failures
         _log.warning(
             "a model request failed",
@@ -293,25 +303,28 @@ class Turn:
         )
         if not failure.retryable or failures + 1 >= self._retry.attempts:
             await self._append_fact(emit.failed(self._voice, start_id, failure, retry_at=None))
-            return False
+            return
         delay = self._retry.delay(failures, failure.retry_after)
         retry_at = self._clock.now() + timedelta(seconds=delay)
         events = emit.failed(self._voice, start_id, failure, retry_at=retry_at)
-        await self._append_fact(events, status="rescheduling", wake=Wake("release", delay))
-        return True
+        # Letting go until then is the next decision: an interrupt may wait by now.
+        await self._append_fact(events, status="rescheduling")
 
-    async def _go_idle(self, action: GoIdle) -> None:
+    async def _go_idle(self, action: GoIdle) -> bool:
+        """True if the session has been let go; False if messages that came too late start a turn."""
         if self._claim.self_hosted and action.event_ids:
             await self._hands.ensure(self._claim.session_id, self._claim.environment_id)
         now = self._clock.now()
         taken = [waiting.taken() for waiting in action.flush]
+        rests = not leaves_work(self._state, action)
         await self._append(
             [*taken, *emit.idle(self._voice, self._state, action, now)],
             take=[waiting.id for waiting in action.flush],
             status="idle",
-            wake=Wake("done"),
-            quiet=True,
+            wake=Wake("done") if rests else None,
+            quiet=rests,
         )
+        return rests
 
     async def _append(
         self,
@@ -351,13 +364,11 @@ class Turn:
             left = [waiting for waiting in self._state.inputs if waiting.id not in taken]
             self._state = with_inputs(self._state, left, self._state.last_input)
 
-    async def _append_fact(
-        self, events: Sequence[NewEvent], *, status: str | None = None, wake: Wake | None = None
-    ) -> None:
+    async def _append_fact(self, events: Sequence[NewEvent], *, status: str | None = None) -> None:
         """Append what has happened outside, after whatever has come into the log meanwhile."""
         while True:
             try:
-                await self._append(events, status=status, wake=wake)
+                await self._append(events, status=status)
             except CommitRefused:
                 await self._refresh()
             else:

@@ -28,8 +28,13 @@ class Preview(msgspec.Struct, frozen=True):
     frame: bytes
     """The SSE frame, ready to send."""
     event_type: str
-    starts: bool
-    """True for ``event_start``, False for ``event_delta``."""
+    position: int
+    """Counts the pieces of one event from 0, the ``event_start``; a gap shows that some were lost."""
+
+    @property
+    def starts(self) -> bool:
+        """True for ``event_start``, False for ``event_delta``."""
+        return self.position == 0
 
 
 class Subscription:

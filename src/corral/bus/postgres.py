@@ -8,6 +8,7 @@ A lost connection loses messages; after reconnecting, every reader is poked and 
 """
 
 import asyncio
+import contextlib
 from types import TracebackType
 from typing import Final, Self
 
@@ -99,11 +100,14 @@ class PostgresBus:
         return True
 
     async def _send(self) -> None:
+        loop = asyncio.get_running_loop()
+        watch_at = loop.time() + _WATCH_SECONDS / 3
         while True:
-            try:
-                async with asyncio.timeout(_WATCH_SECONDS / 3):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(watch_at):
                     await self._wanted.wait()
-            except TimeoutError:
+            if loop.time() >= watch_at:
+                watch_at = loop.time() + _WATCH_SECONDS / 3
                 watch = self._hub.previewed()
                 self._notices.extend(
                     _Notice(self._name, watch=watch[at : at + _TOPICS_A_NOTICE])
@@ -140,7 +144,12 @@ class PostgresBus:
             await asyncio.sleep(_RECONNECT_SECONDS)
 
     def _receive(self, payload: str) -> None:
-        notice = msgspec.json.decode(payload, type=_Notice)
+        try:
+            notice = msgspec.json.decode(payload, type=_Notice)
+        except msgspec.MsgspecError as error:
+            # A server of another version; what it announces is found by polling.
+            _log.warning("could not read another server's notice", error=str(error))
+            return
         if notice.sender == self._name:
             return
         for topic in notice.topics:

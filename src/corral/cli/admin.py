@@ -77,7 +77,12 @@ def environment() -> None:
 @environment.command("create")
 @click.argument("name")
 @click.option(
-    "--type", "kind", type=click.Choice(["cloud", "self_hosted"]), default="cloud", show_default=True
+    "--type",
+    "kind",
+    type=click.Choice(["cloud", "self_hosted"]),
+    default="cloud",
+    show_default=True,
+    help="Who serves it.",
 )
 @click.option("--description", help="What it is for.")
 @_shared_options

@@ -51,8 +51,13 @@ class _Place(msgspec.Struct):
 @data_option
 @click.option("--model", default=_MODEL, show_default=True, help="Model of the agent, by its Claude API id.")
 @click.option("--keep", is_flag=True, help="Keep the session and its workspace.")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Save what the terminal showed as an SVG file.",
+)
 @json_option
-def demo(data: Path | None, model: str, keep: bool, as_json: bool) -> None:
+def demo(data: Path | None, model: str, keep: bool, picture: Path | None, as_json: bool) -> None:
     """An agent repairs a real repository in a sandbox.
 
     Uses the Corral that `corral up` runs on this machine, or starts a private one and stops it afterwards.
@@ -65,16 +70,23 @@ def demo(data: Path | None, model: str, keep: bool, as_json: bool) -> None:
       ANTHROPIC_API_KEY=... corral demo --model claude-sonnet-4-5
     """
     outcome: list[bool] = []
+    width = 110 if picture is not None else None
+    console = Console(
+        highlight=False, stderr=as_json, soft_wrap=picture is None, record=picture is not None, width=width
+    )
 
     async def run(stop: asyncio.Event) -> None:
-        outcome.append(await unless_stopped(stop, _run(data or default_data_dir(), model, keep, as_json)))
+        outcome.append(
+            await unless_stopped(stop, _run(console, data or default_data_dir(), model, keep, as_json))
+        )
 
     run_until_signal(run)
+    if picture is not None:
+        console.save_svg(str(picture), title="make demo")
     sys.exit(0 if outcome == [True] else 1)
 
 
-async def _run(data: Path, model: str, keep: bool, as_json: bool) -> bool:
-    console = Console(highlight=False, stderr=as_json, soft_wrap=True)
+async def _run(console: Console, data: Path, model: str, keep: bool, as_json: bool) -> bool:
     began = time.monotonic()
     async with _corral(data, console) as place, ApiClient(place.base_url, place.api_key) as api:
         agent = await api.post(

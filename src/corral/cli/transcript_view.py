@@ -112,9 +112,10 @@ class TranscriptView:
         self.tokens["input_tokens"] += usage["cache_creation_input_tokens"]
         seconds = 0.0 if self._step_at is None else self._clock() - self._step_at
         cached = usage["cache_read_input_tokens"]
+        read = usage["input_tokens"] + usage["cache_creation_input_tokens"] + cached
         self._console.print(
             Text(
-                f"  step {self.steps}: {seconds:.2f} s, {usage['input_tokens'] + cached} tokens in"
+                f"  step {self.steps}: {seconds:.2f} s, {read} tokens in"
                 f" ({cached} from the cache), {usage['output_tokens']} out",
                 style="dim",
             )

@@ -97,6 +97,7 @@ class _House:
             self._ready_file.unlink(missing_ok=True)
         self._make_data_dir()
         async with AsyncExitStack() as stack:
+            self._import_client(stack)
             url = await unless_stopped(stop, self._database_url(stack))
             database = Database(url, max_size=self._settings.store.pool_size)
             await unless_stopped(stop, stack.enter_async_context(database))
@@ -107,6 +108,17 @@ class _House:
             )
             settings = await self._with_model(stack)
             await self._serve(settings, database, credentials, stop)
+
+    def _import_client(self, stack: AsyncExitStack) -> None:
+        """Import the model client while the database starts: the first model request must not wait for it."""
+        from corral.inference.messages import import_client
+
+        importing = asyncio.create_task(asyncio.to_thread(import_client))
+
+        async def imported() -> None:
+            await asyncio.gather(importing, return_exceptions=True)
+
+        stack.push_async_callback(imported)
 
     def _make_data_dir(self) -> None:
         try:

@@ -4,12 +4,16 @@ Unknown block and delta types are kept, not interpreted (contract, messages-api.
 for").
 """
 
-from typing import Any, Final
+import json
+import re
+from typing import Any, Final, cast
 
 import msgspec
 
 from corral.inference.provider import BlockStarted, ModelEvent, ModelFailed, ModelResponse, TextDelta
 
+_INCOMPLETE: Final = "incomplete_tool_use"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _APPENDED: Final = {
     "text_delta": "text",
     "thinking_delta": "thinking",
@@ -88,18 +92,55 @@ class Assembler:
         if not parts or not (text := "".join(parts)):
             return
         try:
-            self._blocks[index]["input"] = msgspec.json.decode(text)
+            given = decoded(text)
         except msgspec.DecodeError:
+            given = None
+        if isinstance(given, dict):
+            self._blocks[index]["input"] = given
+        else:
             # Cut off at the output limit in the middle of the input: the call cannot be made.
-            self._blocks[index]["type"] = "incomplete_tool_use"
+            self._blocks[index]["type"] = _INCOMPLETE
 
     def _finish(self) -> None:
-        content = [block for block in self._blocks if block.get("type") != "incomplete_tool_use"]
+        content = [block for block in self._blocks if block.get("type") != _INCOMPLETE]
         if self._stop_reason is None:
             raise ModelFailed("failed", "the model's stream ended without a stop reason", retryable=True)
+        if len(content) < len(self._blocks) and self._stop_reason == "tool_use":
+            raise ModelFailed("failed", "the input of a tool call is not a JSON object", retryable=True)
+        ids = [block["id"] for block in content if block.get("type") == "tool_use"]
+        if len(set(ids)) < len(ids):
+            raise ModelFailed("failed", "two tool calls of one answer have the same id", retryable=True)
         self.response = ModelResponse(
             content, self._stop_reason, self._usage, self._model, self._stop_details
         )
+
+
+def decoded(text: str | bytes) -> Any:
+    """What the JSON `text` says. Gateways cut text in the middle of a character: an unpaired surrogate
+    becomes U+FFFD.
+
+    Raises:
+        msgspec.DecodeError: it is not JSON.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        try:
+            loose = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise msgspec.DecodeError(str(error)) from error
+        return msgspec.json.decode(json.dumps(_without_surrogates(loose)))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {_without_surrogates(name): _without_surrogates(item) for name, item in fields.items()}
+    return value
 
 
 def _failure(error: dict[str, Any]) -> ModelFailed:

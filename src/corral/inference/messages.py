@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from corral.inference.assemble import Assembler
+from corral.inference.assemble import Assembler, decoded
 from corral.inference.provider import FailureKind, ModelEvent, ModelFailed, ModelRequest
 
 if TYPE_CHECKING:
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 _RETRYABLE_STATUS: Final = frozenset({408, 409, 425, 429})
 _EFFORT_DEFAULT: Final = "high"
+
+
+def import_client() -> None:
+    """Import the official client: seconds of CPU. Blocking; call it in a thread, as early as can be."""
+    importlib.import_module("anthropic")
 
 
 class MessagesProvider:
@@ -74,7 +79,7 @@ class MessagesProvider:
                 stream_cls=anthropic.AsyncStream[object],
             )
             async with answer:
-                async for data in _events(answer.response.aiter_lines()):
+                async for data in _events(answer.response.aiter_bytes()):
                     event = assembler.feed(data)
                     if event is not None:
                         yield event
@@ -84,7 +89,7 @@ class MessagesProvider:
             raise ModelFailed(
                 "failed", f"the model provider cannot be reached: {_cause(error)}", retryable=True
             ) from error
-        except (KeyError, IndexError, TypeError, msgspec.DecodeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError, msgspec.DecodeError) as error:
             raise ModelFailed("failed", "the answer is not a Messages API stream", retryable=True) from error
         except (OSError, httpx2.HTTPError, httpx2.StreamError) as error:
             raise ModelFailed("failed", f"the stream was cut: {_cause(error)}", retryable=True) from error
@@ -94,7 +99,9 @@ class MessagesProvider:
     async def _connected(self) -> "AsyncAnthropic":
         async with self._importing:
             if self._client is None:
-                anthropic = await asyncio.to_thread(importlib.import_module, "anthropic")
+                await asyncio.to_thread(import_client)
+                import anthropic
+
                 self._client = anthropic.AsyncAnthropic(
                     # Both always given: the environment's ANTHROPIC_* may well point at this very server.
                     api_key=self._api_key,
@@ -128,16 +135,24 @@ class MessagesProvider:
         return {"anthropic-managed-agents-session-id": request.session_id}
 
 
-async def _events(lines: AsyncIterator[str]) -> AsyncGenerator[dict[str, Any]]:
+async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, Any]]:
     """The JSON payloads of a server-sent event stream."""
-    data: list[str] = []
-    async for line in lines:
-        text = line.rstrip("\r\n")
-        if text.startswith("data:"):
-            data.append(text[5:].lstrip())
-        elif not text and data:
-            yield msgspec.json.decode("\n".join(data))
+    data: list[bytes] = []
+    async for line in _lines(chunks):
+        if line.startswith(b"data:"):
+            data.append(line[5:])
+        elif not line and data:
+            yield decoded(b"\n".join(data))
             data.clear()
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """Lines as server-sent events know them: text may hold what Unicode calls a line separator."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
 
 
 def _status_failure(status: int, message: str, headers: Mapping[str, str]) -> ModelFailed:

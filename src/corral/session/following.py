@@ -96,7 +96,8 @@ class _Reader:
         self._opened_at = row.last_seq
         self._input = row.last_input
         self._deltas = frozenset(deltas)
-        self._previewed: set[str] = set()
+        self._previewed: dict[str, int] = {}
+        """How many pieces of each event have been shown."""
 
     async def news(self, row: _Row | None) -> AsyncGenerator[bytes]:
         """Frames of what has come since: waiting inputs first announced, then events."""
@@ -106,9 +107,9 @@ class _Reader:
             return
         if row.last_input > self._input:
             waiting = await self._database.fetch(
-                "select type, body::text as body, id from inputs where session_id = %s and position > %s"
-                " order by position",
-                (self.session_id, self._input),
+                "select type, body::text as body from inputs where session_id = %s and position > %s"
+                " and position <= %s order by position",
+                (self.session_id, self._input, row.last_input),
             )
             self._input = row.last_input
             for entry in waiting:
@@ -121,7 +122,7 @@ class _Reader:
             )
             for entry in rows:
                 self.seq = entry["seq"]
-                self._previewed.discard(entry["id"])
+                self._previewed.pop(entry["id"], None)
                 yield frame(entry["type"], stamped(entry["body"], entry["processed_at"]))
                 if entry["type"] == "session.status_terminated":
                     self.ended = True
@@ -136,10 +137,12 @@ class _Reader:
         if self.seq > preview.after_seq:
             # Its request has ended, with the event or without: nothing may follow.
             return False
-        if preview.starts:
-            self._previewed.add(preview.event_id)
-            return True
-        return preview.event_id in self._previewed
+        if preview.position != self._previewed.get(preview.event_id, 0):
+            # A piece was lost on the way. What is shown must stay a prefix, so no more of this event.
+            self._previewed[preview.event_id] = -1
+            return False
+        self._previewed[preview.event_id] = preview.position + 1
+        return True
 
 
 def frame(event_type: str, data: bytes) -> bytes:

@@ -39,6 +39,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 class Listed(msgspec.Struct, frozen=True):
     """One event of a list in wire form, its place, and its time (None while it waits)."""
 
+    id: str
     wire: bytes
     place: Place
     processed_at: datetime | None
@@ -54,22 +55,18 @@ class Listing:
         self, session_id: str, narrow: EventFilter, *, after: Place | None, descending: bool, limit: int
     ) -> list[Listed]:
         """Up to `limit` events beyond `after` (from the near end if None), in the given order."""
-        if descending:
-            waiting = (
-                []
-                if after is not None and not after.input
-                else await self._inputs(session_id, narrow, after, descending, limit)
-            )
-            place = None if after is None or after.input else after
-            logged = await self._events(session_id, narrow, place, descending, limit - len(waiting))
-            return [*waiting, *logged]
-        logged = (
-            []
-            if after is not None and after.input
-            else await self._events(session_id, narrow, after, descending, limit)
-        )
-        waiting = await self._inputs(session_id, narrow, after, descending, limit - len(logged))
-        return [*logged, *waiting]
+        among_inputs = after is not None and after.input > 0
+        # The inputs before the log: one that is taken up between the two reads is seen twice, never missed.
+        waiting: list[Listed] = []
+        if after is None or among_inputs or not descending:
+            waiting = await self._inputs(session_id, narrow, after, descending, limit)
+        logged: list[Listed] = []
+        if descending or not among_inputs:
+            place = None if among_inputs else after
+            logged = await self._events(session_id, narrow, place, descending, limit)
+        taken = {entry.id for entry in logged}
+        waiting = [entry for entry in waiting if entry.id not in taken]
+        return ([*waiting, *logged] if descending else [*logged, *waiting])[:limit]
 
     async def _events(
         self, session_id: str, narrow: EventFilter, after: Place | None, descending: bool, limit: int
@@ -78,7 +75,7 @@ class Listing:
             return []
         direction: tuple[LiteralString, LiteralString] = ("<", "desc") if descending else (">", "asc")
         query: LiteralString = (
-            "select seq, body::text as body, processed_at from events where session_id = %(session)s"
+            "select id, seq, body::text as body, processed_at from events where session_id = %(session)s"
             " and (%(after)s::bigint is null or seq " + direction[0] + " %(after)s)"
             " and thread_id = %(thread_id)s"
             " and (%(types)s::text[] is null or type = any(%(types)s))"
@@ -95,7 +92,12 @@ class Listing:
             query, {**values, "types": types, "session": session_id, "after": seq, "limit": limit}
         )
         return [
-            Listed(stamped(row["body"], row["processed_at"]), Place(seq=row["seq"]), row["processed_at"])
+            Listed(
+                row["id"],
+                stamped(row["body"], row["processed_at"]),
+                Place(seq=row["seq"]),
+                row["processed_at"],
+            )
             for row in rows
         ]
 
@@ -106,7 +108,7 @@ class Listing:
             return []
         direction: tuple[LiteralString, LiteralString] = ("<", "desc") if descending else (">", "asc")
         query: LiteralString = (
-            "select position, body::text as body from inputs where session_id = %(session)s"
+            "select id, position, body::text as body from inputs where session_id = %(session)s"
             " and (%(after)s::bigint is null or position " + direction[0] + " %(after)s)"
             " and thread_id = %(thread_id)s and (%(types)s::text[] is null or type = any(%(types)s))"
             " order by position " + direction[1] + " limit %(limit)s"
@@ -121,7 +123,9 @@ class Listing:
                 "limit": limit,
             },
         )
-        return [Listed(stamped(row["body"], None), Place(input=row["position"]), None) for row in rows]
+        return [
+            Listed(row["id"], stamped(row["body"], None), Place(input=row["position"]), None) for row in rows
+        ]
 
 
 def stamped(body: str, processed_at: datetime | None) -> bytes:

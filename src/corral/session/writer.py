@@ -16,6 +16,7 @@ from typing import Any, Final, LiteralString, NamedTuple, Self, cast
 import msgspec
 import psycopg
 import structlog
+from psycopg.rows import DictRow
 
 from corral.bus.hub import WAKES_TOPIC, Bus, session_topic
 from corral.session.commit import Commit, CommitRefused, Committed, LogUnavailable
@@ -59,6 +60,8 @@ class LogWriter:
         self._queue: deque[_Waiting] = deque()
         self._wanted = asyncio.Event()
         self._connection: Connection | None = None
+        self._backend: DictRow | None = None
+        """The server's process behind the connection: its pid, and when it started."""
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -128,20 +131,28 @@ class LogWriter:
         return group
 
     async def _write_group(self, group: Sequence[_Waiting]) -> None:
-        try:
-            rows = await self._execute(group)
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            _log.warning("the database went away during a commit", commits=len(group), error=str(error))
-            await self._recover(group)
-        except Exception as error:
-            if len(group) == 1:
-                _fail(group[0], error)
+        deadline: float | None = None
+        while group:
+            try:
+                rows = await self._execute(group)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                _log.warning("the database went away during a commit", commits=len(group), error=str(error))
+                if deadline is None:
+                    deadline = asyncio.get_running_loop().time() + _UNAVAILABLE_SECONDS
+                else:
+                    await asyncio.sleep(_RECONNECT_SECONDS)
+                group = await self._recover(group, deadline)
+            except Exception as error:
+                if len(group) == 1:
+                    _fail(group[0], error)
+                    return
+                # One commit is at fault; the others must not suffer for it.
+                for waiting in group:
+                    await self._write_group([waiting])
                 return
-            # One commit is at fault; the others must not suffer for it.
-            for waiting in group:
-                await self._write_group([waiting])
-        else:
-            await self._settle(group, rows)
+            else:
+                await self._settle(group, rows)
+                return
 
     async def _settle(self, group: Sequence[_Waiting], rows: dict[str, Committed]) -> None:
         topics: dict[str, None] = {}
@@ -163,6 +174,10 @@ class LogWriter:
         connection = await self._database.dedicated()
         # The statement never changes and its arrays tell the planner nothing: plan it once.
         await connection.execute("set plan_cache_mode = force_generic_plan")
+        cursor = await connection.execute(
+            "select pid, backend_start from pg_stat_activity where pid = pg_backend_pid()"
+        )
+        self._backend = await cursor.fetchone()
         return connection
 
     async def _execute(self, group: Sequence[_Waiting]) -> dict[str, Committed]:
@@ -173,32 +188,55 @@ class LogWriter:
             for row in await cursor.fetchall()
         }
 
-    async def _recover(self, group: Sequence[_Waiting]) -> None:
-        """Reconnect, find out which commits of the group were written, and write the others."""
+    async def _recover(self, group: Sequence[_Waiting], deadline: float) -> Sequence[_Waiting]:
+        """Reconnect, settle the commits of the group that were written, and return the others.
+
+        If the database stays away past `deadline` (the loop's time) all fail and none is returned.
+        """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _UNAVAILABLE_SECONDS
         while True:
-            if self._connection is not None:
-                await self._connection.close()
-                self._connection = None
+            lost = self._backend
             try:
+                if self._connection is not None:
+                    await self._connection.close()
+                if loop.time() >= deadline:
+                    raise psycopg.OperationalError("the commit failed again and again")
                 self._connection = await self._connect()
-                landed: dict[str, Committed] = {}
-                for waiting in group:
-                    found = await _find(self._connection, waiting.commit)
-                    if found is not None:
-                        landed[waiting.commit.session_id] = found
-                missing = [waiting for waiting in group if waiting.commit.session_id not in landed]
-                rows = await self._execute(missing) if missing else {}
+                await _end(self._connection, lost)
+                landed = {
+                    waiting.commit.session_id: found
+                    for waiting in group
+                    if (found := await _find(self._connection, waiting.commit)) is not None
+                }
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 if loop.time() >= deadline:
                     for waiting in group:
                         _fail(waiting, LogUnavailable(f"the database did not come back: {error}"))
-                    return
+                    return []
+                self._backend = lost
                 await asyncio.sleep(_RECONNECT_SECONDS)
                 continue
-            await self._settle(group, {**landed, **rows})
-            return
+            written = [waiting for waiting in group if waiting.commit.session_id in landed]
+            await self._settle(written, landed)
+            return [waiting for waiting in group if waiting.commit.session_id not in landed]
+
+
+async def _end(connection: Connection, lost: DictRow | None) -> None:
+    """See that the server's process behind a lost connection is gone: it may still be writing.
+
+    Raises:
+        psycopg.OperationalError: it does not end.
+    """
+    if lost is None:
+        return
+    cursor = await connection.execute(
+        "select pg_terminate_backend(pid, 5000) as ended from pg_stat_activity"
+        " where pid = %(pid)s and backend_start = %(backend_start)s",
+        lost,
+    )
+    row = await cursor.fetchone()
+    if row is not None and not row["ended"]:
+        raise psycopg.OperationalError("the server still works on the lost connection")
 
 
 async def _find(connection: Connection, commit: Commit) -> Committed | None:
@@ -216,6 +254,7 @@ async def _find(connection: Connection, commit: Commit) -> Committed | None:
 def _fail(waiting: _Waiting, error: Exception) -> None:
     if not waiting.done.done():
         waiting.done.set_exception(error)
+        waiting.done.exception()  # seen: its caller may have been cancelled, and nobody asks for it then
 
 
 def _parameters(group: Sequence[_Waiting]) -> dict[str, list[Any]]:

@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.processes import command_line, descendants, gone
+
 STOP_SECONDS = 5.0  # promised for Ctrl-C
 START_SECONDS = 60.0  # a bound for the test, not a promise
 
@@ -35,21 +37,11 @@ class Up:
 
     def children(self) -> set[int]:
         """Every process below it."""
-        found: set[int] = set()
-        waiting = [self.process.pid]
-        while waiting:
-            pid = waiting.pop()
-            try:
-                below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            except FileNotFoundError:
-                continue
-            found |= {int(child) for child in below}
-            waiting += [int(child) for child in below]
-        return found
+        return descendants(self.process.pid)
 
     def worker(self) -> int:
         """The worker's process id."""
-        return next(pid for pid in self.children() if b"corral.cli\0worker" in cmdline(pid))
+        return next(pid for pid in self.children() if b"corral.cli\0worker" in command_line(pid))
 
     async def says(self, text: str) -> str:
         """Wait for a line on standard error that contains ``text``."""
@@ -65,15 +57,15 @@ class Up:
         self.process.send_signal(how)
         async with asyncio.timeout(STOP_SECONDS):
             assert await self.process.wait() == 0
-        assert not [cmdline(pid) for pid in below if cmdline(pid)]
+        assert not [command_line(pid) for pid in below if command_line(pid)]
 
-
-def cmdline(pid: int) -> bytes:
-    """The command line of a living process; empty for one that is gone or a zombie."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
+    async def kill(self) -> None:
+        """Kill it, and return when everything below it has ended."""
+        below = self.children()
+        self.process.kill()
+        await self.process.wait()
+        for pid in below:
+            await gone(pid)
 
 
 async def start(data_dir: Path, *arguments: str, **variables: str) -> asyncio.subprocess.Process:
@@ -96,10 +88,13 @@ async def corral_up(data_dir: Path, *arguments: str, **variables: str) -> AsyncG
         assert line, (await process.stderr.read()).decode()
         yield Up(process, json.loads(line))
     finally:
+        below = descendants(process.pid)
         if process.returncode is None:
-            process.kill()
-        # The kernel stops what was below; reading to the end waits for all who hold the pipe.
-        await process.communicate()
+            process.terminate()
+        async with asyncio.timeout(20):
+            await process.communicate()
+        for pid in below:
+            await gone(pid)
 
 
 @pytest.fixture
@@ -194,7 +189,7 @@ async def test_no_key_stands_in_any_command_line(data_dir: Path) -> None:
     async with corral_up(data_dir) as up:
         await up.says('"event": "ready"')
         for pid in up.children() | {up.process.pid}:
-            assert b"corral_" not in cmdline(pid)
+            assert b"corral_" not in command_line(pid)
 
 
 async def test_the_servers_credentials_do_not_reach_the_worker(data_dir: Path) -> None:
@@ -210,10 +205,7 @@ async def test_killing_it_leaves_no_process_behind_and_the_next_start_carries_on
     async with corral_up(data_dir) as up:
         await up.says('"event": "ready"')
         first = up.told
-        up.process.kill()
-        # Every process below holds our pipe: its end is their end.
-        async with asyncio.timeout(20):
-            await up.process.communicate()
+        await up.kill()
     async with corral_up(data_dir) as up:
         assert up.told["api_key"] == first["api_key"]
 

@@ -18,6 +18,7 @@ from corral.store import launch
 from corral.store.binaries import UNPRIVILEGED_ID, find_binaries
 from corral.store.cluster import postmaster
 from corral.store.embedded import EmbeddedPostgres, PostgresError, running_url
+from tests.processes import gone
 
 AS_ROOT = os.geteuid() == 0
 
@@ -68,22 +69,6 @@ async def another_corral(data_dir: Path) -> AsyncGenerator[tuple[asyncio.subproc
         await process.wait()
         if sys.platform == "linux":
             await gone(pid)
-
-
-async def gone(pid: int) -> None:
-    """Return when the process has ended."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(descriptor, ended.set)
-    try:
-        async with asyncio.timeout(20):
-            await ended.wait()
-    finally:
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
 
 
 async def test_a_restart_keeps_the_data(data_dir: Path) -> None:

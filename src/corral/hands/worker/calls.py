@@ -21,10 +21,6 @@ _READERS: Final = frozenset({"read", "glob", "grep"})
 _INTERRUPTED: Final = "The tool call was interrupted before it had finished. Its effects may be partial."
 _SHUTDOWN: Final = "The worker is shutting down; the call was cut off. Its effects may be partial."
 _STOPPED: Final = "The work item was stopped; the call was cut off. Its effects may be partial."
-UNKNOWN_OUTCOME: Final = (
-    "The outcome of this call is unknown: the worker that had begun it was lost. It was not run again. "
-    "Check what it has done before you repeat it."
-)
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -34,7 +30,7 @@ class Begun(Enum):
 
     YES = auto()
     ELSEWHERE = auto()
-    """Another claim had begun it: its outcome is unknown."""
+    """It had begun under another claim: it must not be run again."""
     MOOT = auto()
     """Nobody can answer it any more."""
 
@@ -59,19 +55,22 @@ class _InHand:
 class Calls:
     """The calls in hand.
 
-    begin: asked right before a call is run. execute: runs it; when cancelled it returns only once nothing of
-    the call is left. post: delivers a result. on_settled: told when a call is done with.
+    begin: asked right before a call is run. recall: the outcome of a call that had begun elsewhere. execute:
+    runs a call; when cancelled it returns only once nothing of it is left. post: delivers a result.
+    on_settled: told when a call is done with.
     """
 
     def __init__(
         self,
         *,
         begin: Callable[[ToolCall], Awaitable[Begun]],
+        recall: Callable[[ToolCall], ToolOutput],
         execute: Callable[[ToolCall], Awaitable[ToolOutput]],
         post: Callable[[ToolCall, ToolOutput], Awaitable[None]],
         on_settled: Callable[[ToolCall], None],
     ) -> None:
         self._begin = begin
+        self._recall = recall
         self._execute = execute
         self._post = post
         self._on_settled = on_settled
@@ -151,7 +150,7 @@ class Calls:
                 await event.wait()
             begun = await self._begin(entry.call)
             if begun is not Begun.YES:
-                return error_output(UNKNOWN_OUTCOME) if begun is Begun.ELSEWHERE else None
+                return self._recall(entry.call) if begun is Begun.ELSEWHERE else None
             entry.phase = _Phase.RUNNING
             return await self._execute(entry.call)
         except asyncio.CancelledError:

@@ -104,11 +104,11 @@ class Lease:
             _log.warning("lease taken to be lost: no heartbeat came through", work_id=self._item.id)
             self._finish(LeaseEnd.LOST)
         else:
-            self._unsure = status is None
+            self._unsure = True
             _log.info("heartbeat failed", work_id=self._item.id, status=status, reason=str(failure))
 
     def _adopt(self, details: Any) -> bool:
-        """After a beat whose answer never came, take the server's value for our own.
+        """After a beat of which nobody knows whether it counted, take the server's value for our own.
 
         Only on Corral and with the item's own token: there a rival's claim makes the token void, so that a
         412 cannot come from one.

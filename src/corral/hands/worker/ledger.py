@@ -14,8 +14,8 @@ from corral.hands.worker.events import SeenEvent
 #: The tools that run in a sandbox; every other name belongs to somebody else.
 SANDBOX_TOOLS: Final = frozenset({"bash", "read", "write", "edit", "glob", "grep"})
 
-# Neither activity nor an idle (contract section 12.4).
-_NEUTRAL: Final = frozenset({"user.tool_confirmation", "session.thread_status_terminated"})
+# Neither activity nor an idle (contract section 12.4); a new title is none either.
+_NEUTRAL: Final = frozenset({"user.tool_confirmation", "session.thread_status_terminated", "session.updated"})
 _OVER: Final = frozenset({"session.status_terminated", "session.deleted"})
 
 

@@ -19,6 +19,13 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _REFUSED: Final = frozenset({400, 413, 422})
 
 
+_UNKNOWN_OUTCOME: Final = (
+    "The outcome of this call is unknown: the worker that had begun it was lost. It was not run again. "
+    "Check what it has done before you repeat it."
+)
+_KEPT: Final = 256
+
+
 def error_output(text: str) -> ToolOutput:
     """A result that tells the model what went wrong."""
     return ToolOutput(content=[{"type": "text", "text": text}], is_error=True)
@@ -35,10 +42,40 @@ def encoded(call: ToolCall, output: ToolOutput) -> bytes:
     return msgspec.json.encode({"events": [event]})
 
 
+class Undelivered:
+    """What calls have returned that the server was not told before the lease was lost; the latest few.
+
+    A claim that comes later gives it as the outcome of a call that had begun and must not be run again.
+    """
+
+    def __init__(self) -> None:
+        self._outputs: dict[tuple[str, str], ToolOutput] = {}
+
+    def keep(self, session_id: str, call: ToolCall, output: ToolOutput) -> None:
+        """Keep a call's result."""
+        self._outputs[session_id, call.id] = output
+        while len(self._outputs) > _KEPT:
+            del self._outputs[next(iter(self._outputs))]
+
+    def outcome(self, session_id: str, call: ToolCall) -> ToolOutput:
+        """The result of a call that had begun; an error that says it is unknown, if it was not kept."""
+        kept = self._outputs.pop((session_id, call.id), None)
+        return error_output(_UNKNOWN_OUTCOME) if kept is None else kept
+
+
 class Results:
     """Posts the results of one session for as long as the item's lease is ours."""
 
-    def __init__(self, api: WorkApi, session_id: str, key: Secret, lease: Lease, pace: Pace) -> None:
+    def __init__(
+        self,
+        api: WorkApi,
+        session_id: str,
+        key: Secret,
+        lease: Lease,
+        pace: Pace,
+        undelivered: Undelivered,
+    ) -> None:
+        self._undelivered = undelivered
         self._api = api
         self._session_id = session_id
         self._key = key
@@ -50,7 +87,11 @@ class Results:
 
         A server that refuses what the tool returned gets an error in its place, so that the turn goes on.
         """
-        refusal = await self._post(encoded(call, output), call)
+        try:
+            refusal = await self._post(encoded(call, output), call)
+        finally:
+            if not self._lease.is_ours:
+                self._undelivered.keep(self._session_id, call, output)
         if refusal is None:
             return
         substitute = error_output(f"The server did not take the result of this call: {refusal}")

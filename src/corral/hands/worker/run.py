@@ -17,6 +17,7 @@ from corral.hands.sandbox.select import provider_named
 from corral.hands.worker.client import OtherItem, WorkApi, WorkItem
 from corral.hands.worker.failures import ApiFailure, CredentialRefused, WorkerMisconfigured
 from corral.hands.worker.pace import STANDARD, Backoff, Pace
+from corral.hands.worker.results import Undelivered
 from corral.hands.worker.sandboxes import Sandboxes
 from corral.hands.worker.serving import Bench, End, ItemRun
 from corral.hands.worker.workspaces import Owner, Workspaces, default_directory
@@ -134,7 +135,7 @@ class _Worker:
             idle_seconds=settings.sandbox_idle_seconds,
             most=settings.max_sessions,
         )
-        self._bench = Bench(self._api, self._sandboxes, pace, settings.session_idle_seconds)
+        self._bench = Bench(self._api, self._sandboxes, Undelivered(), pace, settings.session_idle_seconds)
         self._runs: dict[asyncio.Task[None], ItemRun] = {}
         self._latest: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()

@@ -59,6 +59,10 @@ class Sandboxes:
             place.last_used = time.monotonic()
             self._used.set()
 
+    async def begin_call(self, session_id: str, call_id: str) -> bool:
+        """Note that a call is about to run; False if it had begun before on this machine."""
+        return await self._workspaces.begin_call(session_id, call_id)
+
     async def stop(self, session_id: str) -> None:
         """Stop the session's sandbox if it has one. The workspace stays."""
         place = self._places.get(session_id)

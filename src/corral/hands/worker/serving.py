@@ -23,7 +23,7 @@ from corral.hands.worker.failures import ApiFailure
 from corral.hands.worker.lease import Lease, LeaseEnd
 from corral.hands.worker.ledger import Cut, Ledger, ToolCall
 from corral.hands.worker.pace import Backoff, Pace
-from corral.hands.worker.results import Results, error_output
+from corral.hands.worker.results import Results, Undelivered, error_output
 from corral.hands.worker.sandboxes import Sandboxes
 from corral.wire.secret import Secret
 
@@ -62,6 +62,7 @@ class Bench:
 
     api: WorkApi
     sandboxes: Sandboxes
+    undelivered: Undelivered
     pace: Pace
     idle_seconds: float
 
@@ -82,9 +83,15 @@ class ItemRun:
         self._on_change = on_change
         self._lease = Lease(bench.api, item, self._key, bench.pace)
         self._ledger = Ledger()
-        self._results = Results(bench.api, item.session_id, self._key, self._lease, bench.pace)
+        self._results = Results(
+            bench.api, item.session_id, self._key, self._lease, bench.pace, bench.undelivered
+        )
         self._calls = Calls(
-            begin=self._begin, execute=self._execute, post=self._results.post, on_settled=self._settled
+            begin=self._begin,
+            recall=lambda call: bench.undelivered.outcome(item.session_id, call),
+            execute=self._execute,
+            post=self._results.post,
+            on_settled=self._settled,
         )
         self._news = asyncio.Event()
         self._ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
@@ -114,7 +121,7 @@ class ItemRun:
                 why = await self._ended
                 await _cancelled(tasks)
                 if await self._wind_up(why):
-                    # Not before: until here the lease has to be held. Not after: the token dies with the item.
+                    # Until here the lease has to be held; with the item its token dies.
                     await _cancelled([keeping])
                     await self._stop_item()
             finally:
@@ -233,7 +240,8 @@ class ItemRun:
 
     async def _begin(self, call: ToolCall) -> Begun:
         if not (self._api.is_corral and self._item.token is not None):
-            return Begun.YES
+            fresh = await self._bench.sandboxes.begin_call(self._item.session_id, call.id)
+            return Begun.YES if fresh else Begun.ELSEWHERE
         backoff = Backoff(self._bench.pace)
         while self._lease.is_ours:
             try:

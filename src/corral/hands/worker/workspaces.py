@@ -1,11 +1,12 @@
 """The workspaces: one directory a session, which outlives its sandboxes and this process.
 
 `<directory>/<session id>` is the workspace; `.owners/<session id>` beside them says for whom it is kept, and
-by its time when it was last in use. Only what this worker's credential can ask about, or nobody has used for
-long, is ever removed.
+by its time when it was last in use; `.begun/<session id>/` has an empty file for each call that was begun
+here. Only what this worker's credential can ask about, or nobody has used for long, is ever removed.
 """
 
 import asyncio
+import hashlib
 import os
 import shutil
 import stat
@@ -18,6 +19,7 @@ import msgspec
 import structlog
 
 _OWNERS: Final = ".owners"
+_BEGUN: Final = ".begun"
 _GONE: Final = ".gone-"
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -53,6 +55,13 @@ class Workspaces:
         await asyncio.to_thread(self._note, session_id)
         return self._directory / session_id
 
+    async def begin_call(self, session_id: str, call_id: str) -> bool:
+        """Note that a call is about to run; False if it was noted before, by whatever worker of this machine.
+
+        For servers that keep no such record themselves.
+        """
+        return await asyncio.to_thread(self._begin_call, session_id, call_id)
+
     async def remove(self, session_id: str) -> None:
         """Remove a workspace with all that is in it; that there is none is no failure."""
         await asyncio.to_thread(self._remove, session_id)
@@ -66,9 +75,20 @@ class Workspaces:
             self._directory.mkdir(parents=True)
             # The sandbox's user must be able to pass, and has no business to look around.
             self._directory.chmod(0o711)
-        (self._directory / _OWNERS).mkdir(mode=0o700, exist_ok=True)
+        for beside in (_OWNERS, _BEGUN):
+            (self._directory / beside).mkdir(mode=0o700, exist_ok=True)
         for left in self._directory.glob(f"{_GONE}*"):
             _remove_tree(left)
+
+    def _begin_call(self, session_id: str, call_id: str) -> bool:
+        folder = self._directory / _BEGUN / session_id
+        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            # A call's id is the server's word: not to be trusted as a name.
+            (folder / hashlib.sha256(call_id.encode(errors="replace")).hexdigest()).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     def _note(self, session_id: str) -> None:
         path = self._directory / _OWNERS / session_id
@@ -97,6 +117,7 @@ class Workspaces:
             pass
         else:
             _remove_tree(grave)
+        shutil.rmtree(self._directory / _BEGUN / session_id, ignore_errors=True)
         (self._directory / _OWNERS / session_id).unlink(missing_ok=True)
 
 
