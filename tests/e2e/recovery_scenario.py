@@ -15,7 +15,7 @@ import msgspec
 from corral.session.events import Event
 from corral.session.sending import SendAuthority
 from corral.session.service import Sessions
-from corral.session.state import Call, SessionState, fold_all
+from corral.session.state import TOOL_USES, Call, SessionState, fold_all
 from corral.store.database import Database
 from corral.testing import ScriptedModel
 from corral.wire.events import ClientEvent
@@ -93,10 +93,11 @@ class Client:
                     return
 
     async def _act(self) -> bool:
+        # The queue before the log: what is taken up in between is seen twice, never missed.
+        waiting = await self.sessions.log.inputs(self.session_id)
         news = [event async for event in self.sessions.log.replay(self.session_id, after=self.state.seq)]
         self.events += news
         self.state = fold_all(self.state, news)
-        waiting = await self.sessions.log.inputs(self.session_id)
         if call := self._open_call([entry.body.get("tool_use_id", "") for entry in waiting]):
             await self._answer(call)
         elif not waiting:
@@ -271,7 +272,7 @@ class Story:
         uses = {
             event.id: f"{event.body['name']} {event.body['input']}"
             for event in events
-            if "_tool_use" in event.type or event.type == "agent.tool_use"
+            if event.type in TOOL_USES
         }
         calls: dict[str, str] = {}
         for event in events:

@@ -17,9 +17,9 @@ async def recorded(url: str, model: ScriptedModel) -> tuple[Recording, Story]:
     """The scenario played to its end without a disturbance."""
     async with running_corral(url, model) as corral:
         session = await corral.session(*TOOLS)
-        client = Client(corral.services.sessions, model, session.id)
-        await asyncio.wait_for(client.run(), SECONDS)
-        return await Recording.of(corral.database, session.id), Story.of(client.events)
+        clients = await carried_on(corral, model, [session.id])
+        recording = await Recording.of(corral.database, session.id)
+        return recording, Story.of(clients[session.id].events)
 
 
 async def carried_on(corral: Corral, model: ScriptedModel, session_ids: list[str]) -> dict[str, Client]:
@@ -27,6 +27,12 @@ async def carried_on(corral: Corral, model: ScriptedModel, session_ids: list[str
     clients = {name: Client(corral.services.sessions, model, name) for name in session_ids}
     runs = {asyncio.create_task(client.run()): client for client in clients.values()}
     _, stuck = await asyncio.wait(runs, timeout=SECONDS)
+    for run in stuck:
+        c = runs[run]
+        import sys
+        print("STUCK", c.session_id, c.state.seq, [(e.type, str(e.body.get("content"))[:40]) for e in c.events[-8:]], await c.sessions.log.inputs(c.session_id), await corral.database.fetch("select * from wakes where session_id=%s", (c.session_id,)), model.player.holds.waiting(), file=sys.stderr)
+        for t in asyncio.all_tasks():
+            if t.get_name() == "turn " + c.session_id: t.print_stack(file=sys.stderr)
     for run in stuck:
         run.cancel()
     await asyncio.gather(*runs, return_exceptions=True)

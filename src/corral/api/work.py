@@ -1,4 +1,4 @@
-"""Routes of the work queue (contract section 12), and the two that Corral adds for its own workers."""
+"""Routes of the work queue (contract section 12), and those that Corral adds for its own workers."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,6 +18,7 @@ from corral.wire.work import (
     POOL_BLOCK_MS,
     RECLAIM_MS_MOST,
     Heartbeat,
+    ReleaseWork,
     StopWork,
     UpdateWork,
     Work,
@@ -125,6 +126,18 @@ async def update(call: Call) -> ASGIApp:
     return answer(await call.services.work.update(environment_id, call.params["work_id"], params.metadata))
 
 
+async def release(call: Call) -> ASGIApp:
+    """``POST /corral/v1/work/release``: a worker that has come back says that the one it was is gone.
+
+    What that one held is offered again at once, instead of when its lease has run out.
+    """
+    principal = call.principal
+    params = await call.decode(ReleaseWork)
+    environment_id = principal.environment_id if isinstance(principal, EnvironmentKey) else None
+    released = await call.services.work.release(environment_id, params.worker_id)
+    return answer({"type": "work_released", "released": released})
+
+
 async def begin_call(call: Call) -> ASGIApp:
     """``POST /corral/v1/sessions/{session_id}/calls/{tool_use_id}/begin``: may this claim run the call?
 
@@ -152,6 +165,7 @@ ROUTES = (
     Route("POST", _WORK + "/{work_id}/heartbeat", _HOLDERS, heartbeat),
     Route("POST", _WORK + "/{work_id}/stop", _STOPPERS, stop),
     Route("GET", "/corral/v1/work/poll", frozenset({PoolKey}), poll_pool),
+    Route("POST", "/corral/v1/work/release", frozenset({PoolKey, EnvironmentKey}), release),
     Route(
         "POST",
         "/corral/v1/sessions/{session_id}/calls/{tool_use_id}/begin",

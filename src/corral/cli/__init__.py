@@ -18,8 +18,8 @@ class _Command(NamedTuple):
 
 
 _COMMANDS: Final[dict[str, _Command]] = {
+    "demo": _Command("demo", "An agent repairs a real repository in a sandbox, before your eyes."),
     "up": _Command("up", "Everything on one machine: database, server, worker."),
-    "demo": _Command("demo", "An agent repairs a real repository, before your eyes."),
     "serve": _Command("serve", "A server on an existing database."),
     "worker": _Command("worker", "Runs agents' tools in sandboxes."),
     "admin": _Command("admin", "Environments, keys, schema."),
@@ -69,5 +69,6 @@ def main() -> None:
     \b
     Example:
       corral up                 # everything on this machine, until Ctrl-C
+      corral demo               # watch an agent work
       corral COMMAND --help     # what a command does, with an example
     """

@@ -278,6 +278,16 @@ class WorkQueue:
             assert row is not None
             return _shown(row)
 
+    async def release(self, environment_id: str | None, worker_id: str) -> int:
+        """Offer again at once what a worker holds that is gone; how many items there were.
+
+        The worker that takes its place says so (it alone can know); otherwise the lease has to run out.
+        """
+        rows = await self._database.fetch(sql.RELEASE, {"environment": environment_id, "worker": worker_id})
+        if rows:
+            await self._bus.publish(POOL_TOPIC, *{topic(row["environment_id"]) for row in rows})
+        return len(rows)
+
     async def is_held(self, session_id: str) -> bool:
         """Whether a worker holds a live lease on the session's item."""
         return await self._database.fetch_one(sql.HELD, {"session": session_id}) is not None

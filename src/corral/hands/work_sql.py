@@ -71,9 +71,10 @@ returning """
     + _COLUMNS
 )
 
-# Queue another item after a stopped one if the session runs, or has a sandbox call that may run and has no
-# answer. If the stopped one lived less than ten seconds, the next one is shown as claimed, and so held back
-# for the time of a reclaim. No row: no need, or there is one already.
+# Queue another item after a stopped one if the session runs, or has a sandbox call without an answer. If the
+# stopped one lived less than ten seconds, the next one is shown as claimed, and so held back for the time of
+# a reclaim. No row: no need, or there is one already. (Bodies are not looked into: they may hold NUL escapes,
+# at which PostgreSQL's JSON operators stop.)
 FOLLOW: Final[LiteralString] = """
 insert into work (id, environment_id, session_id, polled_at)
 select %(id)s, s.environment_id, s.id,
@@ -84,19 +85,18 @@ where s.id = %(session)s and s.archived_at is null and s.status <> 'terminated' 
     or exists (
         select 1 from events u
         where u.session_id = s.id and u.type = 'agent.tool_use'
-            and u.body ->> 'name' in ('bash', 'read', 'write', 'edit', 'glob', 'grep')
             and not exists (select 1 from events r where r.session_id = s.id and r.resolves = u.id)
-            and (
-                u.body ->> 'evaluated_permission' = 'allow'
-                or exists (
-                    select 1 from events c
-                    where c.session_id = s.id and c.type = 'user.tool_confirmation'
-                        and c.body ->> 'tool_use_id' = u.id and c.body ->> 'result' = 'allow'
-                )
-            )
     )
 )
 on conflict (session_id) where state in ('queued', 'starting', 'active') do nothing
+returning environment_id
+"""
+
+# Offer again what a worker holds that is gone: it says so itself, under a new name, after its restart.
+RELEASE: Final[LiteralString] = """
+update work set lease_until = clock_timestamp(), polled_at = null
+where worker_id = %(worker)s and state <> 'stopped'
+    and (%(environment)s::text is null or environment_id = %(environment)s)
 returning environment_id
 """
 
@@ -197,7 +197,8 @@ with call as (
 select call.answered, begun.token_hash from call left join begun on true
 """
 
-HELD: LiteralString = """
+# Whether a worker holds the item of a session.
+HELD: Final[LiteralString] = """
 select 1 as held from work
 where session_id = %(session)s and state in ('starting', 'active', 'stopping') and lease_until > now()
 """

@@ -81,3 +81,9 @@ class WorkStats(msgspec.Struct, tag="work_queue_stats", kw_only=True):
     pending: int
     oldest_queued_at: str | None
     workers_polling: int
+
+
+class ReleaseWork(Request):
+    """The body of ``POST /corral/v1/work/release``: the name under which a worker polled that is gone."""
+
+    worker_id: Annotated[str, Meta(min_length=1, max_length=128)]

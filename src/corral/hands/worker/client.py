@@ -137,6 +137,10 @@ class WorkApi:
             _id(item.id), _id(item.environment_id), _id(item.data.id), _sessions_token(item.secret)
         )
 
+    async def release(self, worker_id: str, key: Secret) -> None:
+        """Corral only: say that a worker is gone, so that what it held is offered again at once."""
+        await self._send("POST", "/corral/v1/work/release", key, json={"worker_id": worker_id})
+
     async def acknowledge(self, item: WorkItem | OtherItem, key: Secret) -> None:
         """Take the item off the queue."""
         await self._send("POST", f"{_work(item.environment_id)}/{item.id}/ack", key)

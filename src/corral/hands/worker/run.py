@@ -17,6 +17,7 @@ from corral.hands.sandbox.select import provider_named
 from corral.hands.worker.client import OtherItem, WorkApi, WorkItem
 from corral.hands.worker.failures import ApiFailure, CredentialRefused, WorkerMisconfigured
 from corral.hands.worker.pace import STANDARD, Backoff, Pace
+from corral.hands.worker.presence import Presence
 from corral.hands.worker.results import Undelivered
 from corral.hands.worker.sandboxes import Sandboxes
 from corral.hands.worker.serving import Bench, End, ItemRun
@@ -124,11 +125,13 @@ class _Worker:
         self._works_for = works_for
         self._pace = pace
         self._most = settings.max_sessions
-        self._api = WorkApi(http, works_for.base_url, f"{socket.gethostname()}-{uuid4().hex[:12]}", pace)
+        worker_id = f"{socket.gethostname()}-{uuid4().hex[:12]}"
+        self._api = WorkApi(http, works_for.base_url, worker_id, pace)
         directory = Path(settings.workspace_dir) if settings.workspace_dir else default_directory()
         self._workspaces = Workspaces(
             directory, Owner(works_for.base_url.rstrip("/"), works_for.environment_id)
         )
+        self._presence = Presence(directory, worker_id)
         self._sandboxes = Sandboxes(
             provider,
             self._workspaces,
@@ -142,6 +145,10 @@ class _Worker:
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
         await self._workspaces.open()
+        async with self._presence:
+            await self._work(stop, on_ready)
+
+    async def _work(self, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
         tasks = [
             asyncio.create_task(self._poll(on_ready), name="poll"),
             asyncio.create_task(self._sandboxes.reap(), name="reap sandboxes"),
@@ -176,6 +183,8 @@ class _Worker:
                 continue
             backoff.reset()
             waited_ms = block_ms
+            if block_ms == 1 and self._api.is_corral:
+                await self._release_the_dead()
             if on_ready is not None:
                 _log.info("ready", environment_id=self._works_for.environment_id or "every cloud environment")
                 on_ready()
@@ -189,6 +198,17 @@ class _Worker:
                     await self._put_away(item)
                 case None:
                     await self._pause(asked, waited_ms)
+
+    async def _release_the_dead(self) -> None:
+        """Give back what workers of this machine held that were killed; their leases would hold it longer."""
+        for worker_id in await self._presence.the_dead():
+            try:
+                await self._api.release(worker_id, self._works_for.key)
+            except ApiFailure as failure:
+                _log.warning("a dead worker's items wait for their leases", reason=str(failure))
+            else:
+                _log.info("a dead worker's items are on offer again", worker_id=worker_id)
+                await self._presence.forget(worker_id)
 
     async def _pause(self, asked: float, block_ms: int) -> None:
         """After an empty poll: Corral has kept us waiting already, unless it is about to stop."""

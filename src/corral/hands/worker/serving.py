@@ -116,8 +116,9 @@ class ItemRun:
                 asyncio.create_task(self._watch_idle()),
             ]
             try:
-                await asyncio.wait([self._ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
-                self._fail_if_any(tasks)
+                watched = [*tasks, keeping]
+                await asyncio.wait([self._ended, *watched], return_when=asyncio.FIRST_COMPLETED)
+                self._fail_if_any(watched)
                 why = await self._ended
                 await _cancelled(tasks)
                 if await self._wind_up(why):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from corral.hands.sandbox.process import ProcessProvider
 from corral.hands.sandbox.provider import SandboxUnavailable
@@ -298,6 +299,22 @@ async def test_a_key_that_is_refused_ends_the_worker_with_advice(
         async with at_work(settings_for(server, open_folder)):
             pass
     assert KEY not in str(refused.value)
+
+
+async def test_no_credential_stands_in_what_the_worker_logs(
+    server: DocumentedServer, open_folder: Path
+) -> None:
+    server.posts.extend([503, 400])
+    server.beats.extend([500, {}])
+    call = server.calls("bash", command="true")
+    server.offers()
+    with capture_logs() as records:
+        async with at_work(settings_for(server, open_folder)):
+            await server.result_of(call)
+            await server.asked_for("/heartbeat", times=2)
+    assert records
+    assert KEY not in str(records)
+    assert TOKEN not in str(records)
 
 
 async def test_without_a_working_sandbox_a_worker_takes_no_work(
