@@ -9,7 +9,9 @@ PYTHON ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint format lock clean
+SEED ?= 1
+
+.PHONY: help demo up test chaos bench lint format lock clean
 
 help: ## Show this
 	@echo "Corral runs AI agents inside your own fence."
@@ -24,6 +26,12 @@ up: $(READY) ## Run everything on this machine, until Ctrl-C
 
 test: $(READY) ## Run every test (JOBS=4 TESTS=tests/unit narrow it)
 	$(BIN)/python -m pytest -n $(JOBS) $(TESTS)
+
+chaos: $(READY) ## Kill everything at random while agents work (SEED=2 another run)
+	$(BIN)/python -m tests.chaos.run --turns 300 --kills 60 --postgres-kills 5 --sessions 8 --seed $(SEED)
+
+bench: $(READY) ## Run the benchmarks; read the ratios
+	$(BIN)/python benchmarks/log.py
 
 lint: $(READY) ## Check format, style, types and the import contract
 	$(BIN)/ruff format --check .

@@ -74,6 +74,7 @@ async def open_services(
             work=work,
             keys=Keys(database),
             sessions=sessions,
+            strict_beta=settings.server.strict_beta,
         )
         if not brains:
             yield services
@@ -167,6 +168,7 @@ async def run_server(
     warming = asyncio.create_task(provider.warm())
     try:
         async with open_services(settings, database, provider) as services:
+            warming.add_done_callback(lambda _: services.warm.set())
             if settings.server.api_key is not None:
                 await services.keys.ensure("api", settings.server.api_key.reveal(), "server.api_key")
             async with serving(create_app(services), listener) as base_url:

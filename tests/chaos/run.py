@@ -39,7 +39,7 @@ from tests.chaos.processes import Death, KeptProcess
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How much of everything."""
+    """How much of everything; turns go on until all kills are done."""
 
     turns: int = 300
     sessions: int = 8
@@ -92,6 +92,8 @@ class Chaos:
         self._random = random.Random(plan.seed)
         self._deaths: list[Death] = []
         self._remaining = plan.turns
+        self._postgres_deaths = 0
+        self._storm_over = False
 
     async def run(self) -> Outcome:
         """Run it to the end; nothing of it is left afterwards."""
@@ -117,7 +119,7 @@ class Chaos:
 
             async def healthy(_: float) -> bool:
                 try:
-                    return (await http.get("/healthz")).is_success
+                    return (await http.get("/readyz")).is_success
                 except httpx.HTTPError:
                     return False
 
@@ -195,7 +197,8 @@ class Chaos:
     ) -> list[float]:
         driving = asyncio.gather(*(self._drive(client) for client in clients))
         recoveries: list[float] = []
-        storm = asyncio.create_task(self._kill(postgres, server, worker, model, recoveries, driving))
+        storm = asyncio.create_task(self._kill(postgres, server, worker, model, recoveries))
+        storm.add_done_callback(lambda _: setattr(self, "_storm_over", True))
         try:
             await driving
         finally:
@@ -205,7 +208,7 @@ class Chaos:
 
     async def _drive(self, client: ChaosClient) -> None:
         number = 0
-        while self._remaining > 0:
+        while self._remaining > 0 or not self._storm_over:
             self._remaining -= 1
             await client.turns(1, number)
             number += 1
@@ -217,27 +220,27 @@ class Chaos:
         worker: KeptProcess,
         model: ScriptedModel,
         recoveries: list[float],
-        driving: "asyncio.Future[Any]",
     ) -> None:
         victims = ["postgres"] * self._plan.postgres_kills
         victims += [self._random.choice(("server", "worker")) for _ in range(self._plan.kills)]
         self._random.shuffle(victims)
         for victim in victims:
             await asyncio.sleep(self._random.uniform(0.1, 1.5))
-            if driving.done():
-                return
             if victim == "postgres":
+                self._postgres_deaths += 1
                 await self._kill_postgres(postgres)
+                await postgres.wait_started(self._postgres_deaths + 1)
             else:
                 target = server if victim == "server" else worker
-                if (death := target.kill()) is None:
-                    continue
+                death = target.kill()
+                assert death is not None, f"the {victim} was not up"
                 self._deaths.append(death)
                 await target.up.wait()
             requests = model.stats["requests"]
             up_at = time.monotonic()
             await model.until_requests(requests + 1)
             recoveries.append(time.monotonic() - up_at)
+            print(f"  {victim} killed, back, next model request after {recoveries[-1]:.2f} s", flush=True)
             # Whatever was killed, the next victim must be at work again.
             await server.up.wait()
             await worker.up.wait()

@@ -23,6 +23,8 @@ from corral.resources.keys import Keys
 from corral.session.service import Sessions
 from corral.session.writer import LogWriter
 from corral.store.database import Database
+from tests.e2e.conftest import corral as corral
+from tests.e2e.conftest import model as model
 
 
 @asynccontextmanager

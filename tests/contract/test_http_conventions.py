@@ -320,7 +320,7 @@ async def test_a_waiting_poll_ends_when_the_server_closes(api: Api) -> None:
 
 
 def test_every_route_says_who_may_call_it_and_only_liveness_is_open() -> None:
-    assert [route.path for route in ROUTES if not route.callers] == ["/healthz"]
+    assert [route.path for route in ROUTES if not route.callers] == ["/healthz", "/readyz"]
     table = {(route.method, route.path): route.callers for route in ROUTES}
     assert len(table) == len(ROUTES)
     workers = {

@@ -15,7 +15,7 @@ import msgspec
 from corral.session.events import Event
 from corral.session.sending import SendAuthority
 from corral.session.service import Sessions
-from corral.session.state import TOOL_USES, Call, SessionState, fold_all
+from corral.session.state import TOOL_RESULTS, TOOL_USES, Call, SessionState, fold_all
 from corral.store.database import Database
 from corral.testing import ScriptedModel
 from corral.wire.events import ClientEvent
@@ -82,6 +82,8 @@ class Client:
     sessions: Sessions
     model: ScriptedModel
     session_id: str
+    since: int = 0
+    """Requests that were begun before this event have nobody who makes them."""
     state: SessionState = field(default_factory=SessionState)
     events: list[Event] = field(default_factory=list[Event])
 
@@ -124,7 +126,8 @@ class Client:
         said = [event.body["content"][0]["text"] for event in self.events if event.type == "user.message"]
         turn = sum(text.startswith("turn ") for text in said) - 1
         resting = self.state.status == "idle" and self.state.request is None and not self.state.pending
-        if turn == STEERED and STEERING not in said and (resting or self.state.request is not None):
+        begun = {event.id: event.seq for event in self.events}.get(self.state.request or "", 0)
+        if turn == STEERED and STEERING not in said and (resting or begun > self.since):
             await self._say(STEERING)
             self.model.release("steered")
         elif turn == INTERRUPTED and self.state.request is not None:
@@ -269,23 +272,15 @@ class Story:
     @classmethod
     def of(cls, events: Sequence[Event]) -> "Story":
         """The story of a whole log; fails if a call has no result or two."""
-        uses = {
-            event.id: f"{event.body['name']} {event.body['input']}"
-            for event in events
-            if event.type in TOOL_USES
+        uses = {event.id: event for event in events if event.type in TOOL_USES}
+        results = [event for event in events if event.type in TOOL_RESULTS]
+        answered = [result.body[TOOL_RESULTS[result.type]] for result in results]
+        assert sorted(answered) == sorted(uses), "a call without a result, or with two"
+        calls = {
+            f"{uses[call].body['name']} {uses[call].body['input']}": result.body["content"][0]["text"]
+            for call, result in zip(answered, results, strict=True)
         }
-        calls: dict[str, str] = {}
-        for event in events:
-            if not event.type.endswith("tool_result"):
-                continue
-            key = next(event.body[name] for name in _NAMES_OF_CALLS if name in event.body)
-            assert uses[key] not in calls, f"{uses[key]} has two results"
-            calls[uses[key]] = event.body["content"][0]["text"]
-        assert sorted(calls) == sorted(uses.values()), "a call has no result"
         return cls(_texts(events, "user.message"), _texts(events, "agent.message"), calls)
-
-
-_NAMES_OF_CALLS: Final = ("tool_use_id", "custom_tool_use_id")
 
 
 def _texts(events: Sequence[Event], kind: str) -> list[str]:

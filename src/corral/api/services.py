@@ -15,6 +15,7 @@ class Services:
     """Everything that a route may call.
 
     ``closing`` is set when the server begins to stop: open streams and long polls then end at once.
+    ``warm`` is set once models can be called without further preparation.
     ``strict_beta`` makes requests without the documented ``anthropic-beta`` header fail as the hosted service
     lets them fail; without it any value, or none, is accepted.
     """
@@ -25,4 +26,5 @@ class Services:
     keys: Keys
     sessions: Sessions
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    warm: asyncio.Event = field(default_factory=asyncio.Event)
     strict_beta: bool = False

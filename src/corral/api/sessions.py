@@ -31,6 +31,7 @@ async def create(call: Call) -> ASGIApp:
     agent_id, version, agent = await call.services.agents.resolve_for_session(params.agent)
     environment = await call.services.environments.for_session(params.environment_id)
     check_reach(environment.config, agent)
+    params.check_resources(environment.id, self_hosted=isinstance(environment.config, SelfHosted))
     new = NewSession(
         environment_id=environment.id,
         agent_id=agent_id,

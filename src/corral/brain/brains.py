@@ -15,7 +15,7 @@ import structlog
 from corral.brain.claims import Claim, Claims
 from corral.brain.decide import Rules
 from corral.brain.turn import Hands, RetryPolicy, SessionLost, Turn
-from corral.bus.hub import WAKES_TOPIC, Bus, Subscription
+from corral.bus.hub import WAKES_TOPIC, Bus, Subscription, heed_cancellation
 from corral.inference.provider import InferenceProvider
 from corral.session.commit import LogUnavailable
 from corral.session.log import PostgresSessionLog
@@ -134,6 +134,7 @@ class Brains:
         """Renew leases, notice dead brains, and notice when this process is itself taken for dead."""
         loop = asyncio.get_running_loop()
         while True:
+            heed_cancellation()
             await asyncio.sleep(min(_LOOK_SECONDS, self._settings.lease_seconds / 3))
             try:
                 if not await self._claims.alive():

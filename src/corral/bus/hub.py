@@ -62,6 +62,7 @@ class Subscription:
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until something has arrived since the last `take`; False if `timeout` seconds go by first."""
+        heed_cancellation()
         if timeout is None:
             await self._arrived.wait()
             return True
@@ -98,6 +99,17 @@ class Subscription:
             return
         self._previews.append(preview)
         self._arrived.set()
+
+
+def heed_cancellation() -> None:
+    """End the task here if it has been cancelled and the cancellation was lost on the way.
+
+    ``asyncio.wait_for`` of Python 3.11, with which the connection pool waits when all connections are taken,
+    drops a cancellation that comes as its wait ends. A loop that calls this in each round ends all the same.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class Bus(Protocol):

@@ -16,7 +16,7 @@ import msgspec
 import psycopg
 import structlog
 
-from corral.bus.hub import Hub, Preview, Subscription
+from corral.bus.hub import Hub, Preview, Subscription, heed_cancellation
 from corral.store.database import Database
 from corral.wire.ids import new_id
 
@@ -103,6 +103,7 @@ class PostgresBus:
         loop = asyncio.get_running_loop()
         watch_at = loop.time() + _WATCH_SECONDS / 3
         while True:
+            heed_cancellation()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(watch_at):
                     await self._wanted.wait()
@@ -129,6 +130,7 @@ class PostgresBus:
 
     async def _listen(self) -> None:
         while True:
+            heed_cancellation()
             try:
                 connection = await self._database.dedicated()
                 try:

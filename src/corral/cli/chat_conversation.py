@@ -1,12 +1,13 @@
 """A chat with a person at a terminal: what is said, asked and done, one thing at a time.
 
-Events of the session and what the person types meet in one queue, so that nothing has to be locked, and a question
-is never asked about a state that has passed.
+Events of the session and what the person types meet in one queue, so that nothing has to be locked, and a
+question is never asked about a state that has passed.
 """
 
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +25,8 @@ from corral.cli.session_feed import SessionFeed
 from corral.cli.transcript_view import TranscriptView, View
 
 HELP: Final = """\
-Enter sends; Alt-Enter or Ctrl-J begins a new line. What you send while the agent works reaches it at its next step.
+Enter sends; Alt-Enter or Ctrl-J begins a new line. What you send while the agent works, it reads
+at its next step.
   /interrupt    stop the agent (or Ctrl-C)
   /cost         what the session has used so far
   /session      the session's id, agent and model, and how to come back
@@ -35,10 +37,6 @@ _COMMAND: Final = re.compile(r"/([a-z]+)(?:\s+(.*))?", re.DOTALL)
 _NO: Final = re.compile(r"(?:n|no)(?:[\s,.:]+(.*))?", re.DOTALL | re.IGNORECASE)
 _SHOWN_EVENTS: Final = 80
 _SHOWN_MESSAGES: Final = 2
-
-
-class _History(msgspec.Struct, frozen=True):
-    events: list[Event]
 
 
 class _Trouble(msgspec.Struct, frozen=True):
@@ -65,7 +63,7 @@ class Conversation:
         self._session = session
         self._id = str(session["id"])
         self._new = new
-        self._inbox: asyncio.Queue[Event | Input | _History | _Trouble | _Over] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Event | list[Event] | Input | _Trouble | _Over] = asyncio.Queue()
         self._face = face(self._inbox.put_nowait)
         self._console = Console(file=self._face.file, highlight=False, soft_wrap=True)
         self._view: View = view or TranscriptView(self._console, messages=True, totals=True)
@@ -94,16 +92,15 @@ class Conversation:
             self._inbox.put_nowait(_Over(facing.exception()))
 
     async def _feed(self) -> None:
-        feed = SessionFeed(
-            self._api, self._id, trouble=lambda why: self._inbox.put_nowait(_Trouble(why))
-        )
+        feed = SessionFeed(self._api, self._id, trouble=lambda why: self._inbox.put_nowait(_Trouble(why)))
         try:
-            async for event in feed.follow(history=lambda events: self._inbox.put_nowait(_History(events))):
-                self._inbox.put_nowait(event)
+            async with aclosing(feed.follow()) as following:
+                async for news in following:
+                    self._inbox.put_nowait(news)
         except Failure as failure:
             self._inbox.put_nowait(_Over(failure))
 
-    async def _take(self, news: Event | Input | _History | _Trouble | _Over) -> None:
+    async def _take(self, news: Event | list[Event] | Input | _Trouble | _Over) -> None:
         match news:
             case Typed():
                 self._leaving = False
@@ -112,10 +109,12 @@ class Conversation:
                 await self._interrupt()
             case Gesture.LEAVE:
                 self._leave()
-            case _History():
-                self._begin(news.events)
+            case list():
+                self._begin(news)
             case _Trouble():
-                self._tell("connected again" if news.why is None else f"connection lost, trying again: {news.why}")
+                self._tell(
+                    "connected again" if news.why is None else f"connection lost, trying again: {news.why}"
+                )
             case _Over():
                 if news.failure is not None:
                     raise news.failure
@@ -157,11 +156,13 @@ class Conversation:
             self._show(_question(question))
         if question.need == "approval":
             self._face.ask(
-                "run it? [y/n] ❯ ", "y: run · n: deny · any other text: deny, and the agent reads it as the reason"
+                "run it? [y/n] ❯ ",
+                "y: run · n: deny · any other text: deny, and the agent reads it as the reason",
             )
         else:
             self._face.ask(
-                f"{printable(question.name)} ❯ ", "type its result, text or JSON · Alt-Enter: new line · /error TEXT: it failed"
+                f"{printable(question.name)} ❯ ",
+                "type its result, text or JSON · Alt-Enter: new line · /error TEXT: it failed",
             )
 
     def _hint(self) -> str:
@@ -217,7 +218,9 @@ class Conversation:
                 if question is None or question.need != "answer":
                     self._tell("/error answers a tool call that waits for you; none does.")
                 else:
-                    await self._settle(question, replies.answer(question, argument or "It failed.", is_error=True))
+                    await self._settle(
+                        question, replies.answer(question, argument or "It failed.", is_error=True)
+                    )
             case _:
                 return False
         return True

@@ -57,7 +57,7 @@ class Face(Protocol):
 
 
 class PlainLines:
-    """Reads whole lines from standard input and prompts on standard error: for a terminal that can do no more."""
+    """Reads whole lines and prompts on standard error: for a terminal that can do no more."""
 
     def __init__(self, hear: Callable[[Input], None], file: IO[str]) -> None:
         self._hear = hear

@@ -1,4 +1,4 @@
-"""Where a session stands, kept up to date from its events: at work or not, and which calls wait for a person."""
+"""Where a session stands, from its events: at work or not, and which calls wait for a person."""
 
 from collections.abc import Iterable
 

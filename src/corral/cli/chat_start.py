@@ -1,4 +1,4 @@
-"""The session that a chat talks to: an existing one, or a new one with an agent and an environment found or made."""
+"""The session that a chat talks to: an existing one, or a new one on what is found or made for it."""
 
 from typing import Any, Final
 

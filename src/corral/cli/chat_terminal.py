@@ -1,7 +1,7 @@
 """The terminal of a chat: what is typed stays whole at the bottom while the agent's words come in above it.
 
-Whole lines go into the terminal's own scroll-back. The line that is still growing is drawn above the prompt, with
-the prompt, and is written out when it ends.
+Whole lines go into the terminal's own scroll-back. The line that is still growing is drawn above the prompt,
+with the prompt, and is written out when it ends.
 """
 
 import asyncio
@@ -98,13 +98,17 @@ class Terminal:
     def _layout(self) -> Layout:
         growing = Window(FormattedTextControl(self._tail), wrap_lines=True, dont_extend_height=True)
         typed = Window(
-            BufferControl(self._buffer, input_processors=[BeforeInput(lambda: self._label, "bold fg:ansigreen")]),
+            BufferControl(
+                self._buffer, input_processors=[BeforeInput(lambda: self._label, "bold fg:ansigreen")]
+            ),
             wrap_lines=True,
             dont_extend_height=True,
             height=Dimension(min=1, max=12),
         )
         hint = Window(
-            FormattedTextControl(lambda: [("fg:ansibrightblack", self._hint)]), height=1, dont_extend_height=True
+            FormattedTextControl(lambda: [("fg:ansibrightblack", self._hint)]),
+            height=1,
+            dont_extend_height=True,
         )
         has_growing = Condition(lambda: bool(self._growing))
         return Layout(HSplit([ConditionalContainer(growing, has_growing), typed, hint]), typed)

@@ -1,12 +1,13 @@
 """How a client command finds its server, and with which key.
 
-An option goes before the environment, and the environment before what a `corral up` on this machine has left in
-its data folder. A key of the environment goes only to an address that was named as well: ANTHROPIC_API_KEY is
-often set for the real Claude API, and must not reach another server by chance.
+An option goes before the environment, and the environment before what a `corral up` on this machine has
+left in its data folder. A key of the environment goes only to an address that was named as well:
+ANTHROPIC_API_KEY is often set for the real Claude API, and must not reach another server by chance.
 """
 
 import os
 from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,24 +49,26 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that name a server; the command gets them as ``asked``, an `Asked`."""
+    """The options that name a server; the command gets them as ``asked``, an `Asked`. Put it innermost."""
 
-    @click.option(
-        "--base-url", help="Address of the server.  [default: ANTHROPIC_BASE_URL, or `corral up`'s]"
-    )
-    @click.option("--api-key", help="Its API key; others on this machine can see it here, so rather set "
-                  "ANTHROPIC_API_KEY.")  # fmt: skip
-    @data_option
+    @wraps(command)
     def with_connection(
         *arguments: Any, base_url: str | None, api_key: str | None, data: Path | None, **options: Any
     ) -> Any:
         return command(*arguments, asked=Asked(base_url, api_key, data), **options)
 
-    with_connection.__name__ = command.__name__
-    with_connection.__doc__ = command.__doc__
-    inherited = getattr(command, "__click_params__", [])
-    with_connection.__click_params__ += inherited  # type: ignore[attr-defined]
+    for option in (data_option, _api_key_option, _base_url_option):
+        with_connection = option(with_connection)
     return with_connection
+
+
+_base_url_option: Any = click.option(
+    "--base-url", help="Address of the server.  [default: ANTHROPIC_BASE_URL, or that of `corral up` here]"
+)
+_api_key_option: Any = click.option(
+    "--api-key",
+    help="Its API key; others on this machine can see it here, so rather set ANTHROPIC_API_KEY.",
+)
 
 
 def find_connection(asked: Asked, environ: Mapping[str, str]) -> Connection:
@@ -99,7 +102,7 @@ def _named(
     if not key:
         raise Failure(
             f"There is no API key for {base_url} (from {source}).",
-            "set ANTHROPIC_API_KEY; `corral admin api-key create NAME` makes one where the server's database is.",
+            "set ANTHROPIC_API_KEY; `corral admin api-key create` makes one, where the database is.",
         )
     environment_id = local.environment_id if local is not None and here else None
     return Connection(base_url=base_url, api_key=key, environment_id=environment_id, source=source)

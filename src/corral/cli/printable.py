@@ -1,7 +1,7 @@
 """Text of an agent or a tool, made safe to print: nothing in it can move the cursor or hide what is there.
 
-A terminal obeys control characters wherever they come from. What a person is asked to approve must be what runs,
-so controls, and the marks that reverse the direction of writing, are shown as escapes instead.
+A terminal obeys control characters wherever they come from. What a person is asked to approve must be what
+runs, so controls, and the marks that reverse the direction of writing, are shown as escapes instead.
 """
 
 import re

@@ -51,9 +51,12 @@ def serve(config: Path | None, migrating: bool, as_json: bool) -> None:
 
 
 async def _serve(settings: Settings, url: str, migrating: bool, as_json: bool, stop: asyncio.Event) -> None:
+    from corral.inference.messages import import_client
     from corral.server import run_server
 
     check_port(settings.server.host, settings.server.port)
+    # While the database is connected: the first model request must not wait for it.
+    importing = asyncio.create_task(asyncio.to_thread(import_client))
     database = Database(url, max_size=settings.store.pool_size)
     await unless_stopped(stop, database.__aenter__())
     try:
@@ -74,3 +77,4 @@ async def _serve(settings: Settings, url: str, migrating: bool, as_json: bool, s
         )
     finally:
         await database.__aexit__(None, None, None)
+        await asyncio.gather(importing, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What a session is doing, or why it stopped, in plain words. Pure: a session, its newest events, and the time.
+"""What a session is doing, or why it stopped, in plain words. Pure.
 
 The events must reach back to the newest model request at least: all open calls come after it.
 """
@@ -117,7 +117,9 @@ def _running(calls: Sequence[OpenCall], events: Sequence[Event], now: datetime) 
         call = at_work[0]
         more = f", and {len(at_work) - 1} more" if len(at_work) > 1 else ""
         return f"{call.name} has been with the worker for {_since(call.since, now)}{more}."
-    started = next((event for event in reversed(events) if event["type"].startswith("span.model_request")), None)
+    started = next(
+        (event for event in reversed(events) if event["type"].startswith("span.model_request")), None
+    )
     if started is not None and is_open(started):
         return f"The model has been answering for {_since(started['processed_at'], now)}."
     return "It is between two steps."
@@ -156,7 +158,9 @@ def _needs(calls: Sequence[OpenCall]) -> str:
     for need, what in words.items():
         count = sum(call.need == need for call in calls)
         if count:
-            parts.append(f"{count} tool call{'s' if count > 1 else ''} wait{'' if count > 1 else 's'} for {what}")
+            parts.append(
+                f"{count} tool call{'s' if count > 1 else ''} wait{'' if count > 1 else 's'} for {what}"
+            )
     return "; ".join(parts)[:1].upper() + "; ".join(parts)[1:] + "." if parts else "It waits for answers."
 
 
@@ -179,7 +183,7 @@ def stopped_in_words(idle: Event, events: Sequence[Event] = ()) -> str:
         case "retries_exhausted":
             return f"The turn died{_cause(events)}."
         case "refusal":
-            details = idle.get("stop_details") or {}
+            details: dict[str, Any] = idle.get("stop_details") or {}
             category = details.get("category")
             return f"The model refused to answer{f' ({category})' if category else ''}."
         case "budget_reached":
@@ -202,7 +206,8 @@ def money(list_cost: Mapping[str, Any]) -> str:
 
 def usage_in_words(usage: Mapping[str, Any]) -> str:
     """What a session has used so far."""
-    written = sum((usage.get("cache_creation") or {}).values())
+    writes: dict[str, int] = usage.get("cache_creation") or {}
+    written = sum(writes.values())
     cached = usage["cache_read_input_tokens"]
     read = usage["input_tokens"] + written + cached
     return (

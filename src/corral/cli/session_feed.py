@@ -1,7 +1,7 @@
 """A session's events without a gap and without a repeat, whatever becomes of the connection.
 
-A stream delivers only what comes after it was opened. So each time it is opened, the newest part of the list is
-read as well, back to what has been seen (contract section 10.10).
+A stream delivers only what comes after it was opened. So each time it is opened, the newest part of the
+list is read as well, back to what has been seen (contract section 10.10).
 """
 
 import asyncio
@@ -61,14 +61,12 @@ class SessionFeed:
         self._last: str | None = None
         self._ended = False
 
-    async def follow(
-        self, *, history: Callable[[list[Event]], None], whole: bool = False
-    ) -> AsyncGenerator[Event]:
-        """The events from now on; ends with the session.
+    async def follow(self, *, whole: bool = False) -> AsyncGenerator[list[Event] | Event]:
+        """What was there before, as a list, and then the events from there on, to the session's end.
 
-        ``history`` gets what was there before (all of it if ``whole``, else the newest part) once the stream is
-        open, before anything is yielded. A client event comes twice: waiting (``processed_at`` null), and
-        taken up.
+        The list comes once the stream is open; it holds everything if ``whole``, else the newest part.
+
+        A client event comes twice: waiting (``processed_at`` null), and taken up.
 
         Raises:
             Failure: the session does not exist, the key is not valid, or the first connection failed.
@@ -77,8 +75,11 @@ class SessionFeed:
         while True:
             try:
                 async with self._api.stream(self._session_id) as events:
-                    for event in await self._missed(first, whole, history):
-                        yield event
+                    if first:
+                        yield await self._history(whole)
+                    else:
+                        for event in await self._missed():
+                            yield event
                     if failures:
                         self._trouble(None)
                     first, failures = False, 0
@@ -99,18 +100,16 @@ class SessionFeed:
             await asyncio.sleep(self._backoff_seconds[min(failures, len(self._backoff_seconds) - 1)])
             failures += 1
 
-    async def _missed(self, first: bool, whole: bool, history: Callable[[list[Event]], None]) -> list[Event]:
-        if not first:
-            since = await recent(self._api, self._session_id, lambda event: event["id"] == self._last)
-            return [event for event in since if self._is_new(event)]
+    async def _history(self, whole: bool) -> list[Event]:
         if whole:
             before = await whole_history(self._api, self._session_id)
         else:
             before = await recent(self._api, self._session_id, _Enough())
-        for event in before:
-            self._is_new(event)
-        history(before)
-        return []
+        return [event for event in before if self._is_new(event)]
+
+    async def _missed(self) -> list[Event]:
+        since = await recent(self._api, self._session_id, lambda event: event["id"] == self._last)
+        return [event for event in since if self._is_new(event)]
 
     def _is_new(self, event: Event) -> bool:
         """Whether this has not been seen in this form; from now on it has."""

@@ -37,8 +37,8 @@ class JsonView:
 class TranscriptView:
     """Feed it events; it prints them, and keeps the figures for a summary.
 
-    `clock` gives seconds and is called when an event arrives; durations of tools come from the events' own times,
-    so they are right for a history too. `messages` shows what users said; `totals` shows at each stop what the
+    `clock` gives seconds and is called when an event arrives; durations come from the events' own times, so
+    they are right for a history too. `messages` shows what users said; `totals` shows at each stop what the
     session has used.
     """
 
@@ -176,7 +176,9 @@ class TranscriptView:
         self.tool_calls += 1
         self._calls[event["id"]] = event["processed_at"]
         line = Text("▶ ", style="bold yellow")
-        name = event["name"] if "mcp_server_name" not in event else f"{event['mcp_server_name']}.{event['name']}"
+        name = (
+            event["name"] if "mcp_server_name" not in event else f"{event['mcp_server_name']}.{event['name']}"
+        )
         line.append(printable(name), style="bold yellow")
         line.append("  " + _input_line(event["input"]))
         self._console.print(line)

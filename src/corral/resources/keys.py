@@ -40,6 +40,10 @@ class Keys:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    async def ping(self) -> None:
+        """Return if keys can be looked up; raises psycopg's error if the database does not answer."""
+        await self._database.fetch_one("select 1 as one from keys limit 1")
+
     async def create(self, kind: KeyKind, name: str, environment_id: str | None = None) -> tuple[Key, str]:
         """Make a key; returns its record and the key itself, which nobody can have again.
 

@@ -43,6 +43,13 @@ class Server(Section, frozen=True, kw_only=True):
             extra_json_schema={"from_environment": True},
         ),
     ] = None
+    strict_beta: Annotated[
+        bool,
+        Meta(
+            description="Answer requests without the documented `anthropic-beta` header as the hosted "
+            "service does: with 404. Otherwise any value, or none, is accepted."
+        ),
+    ] = False
 
 
 class Store(Section, frozen=True, kw_only=True):

@@ -59,10 +59,8 @@ class CreateSession(Request):
     budget: BudgetLimit | None = None
 
     def check(self) -> None:
-        """Check the initial events, and refuse what this server has not."""
+        """Check the initial events, and refuse what this server has not on any environment."""
         check_events(self.initial_events or [], "initial_events")
-        if self.resources:
-            raise InvalidRequest("resources: session resources are not supported by this server")
         if self.vault_ids:
             raise NotFound(f"vault_ids[0]: vault {self.vault_ids[0]} not found")
         if self.budget is not None:
@@ -70,6 +68,22 @@ class CreateSession(Request):
                 "budget: no list price is available for the session's models",
                 error_code="model_not_budgetable",
             )
+
+
+    def check_resources(self, environment_id: str, *, self_hosted: bool) -> None:
+        """Refuse the resources, in the documented words where the environment never takes such ones.
+
+        Raises:
+            InvalidRequest: there are any.
+        """
+        if not self.resources:
+            return
+        if self_hosted and any(resource.get("type") != "memory_store" for resource in self.resources):
+            raise InvalidRequest(
+                f"Environment {environment_id} is a self-hosted environment. "
+                "`resources` are not supported with self-hosted environments."
+            )
+        raise InvalidRequest("resources: session resources are not supported by this server")
 
 
 class UpdateSession(Request):

@@ -1,0 +1,79 @@
+"""Sessions and their facts as tables for a terminal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from corral.cli.printable import printable
+from corral.cli.session_facts import Facts, OpenCall, duration, moment, money, now, usage_in_words
+
+_STYLES = {"running": "green", "rescheduling": "yellow", "terminated": "dim"}
+
+
+def print_list(sessions: Sequence[dict[str, Any]]) -> None:
+    """One line for each session."""
+    console = Console(highlight=False)
+    if not sessions:
+        console.print("No sessions. `corral chat` starts one.")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("SESSION", "STATUS", "AGENT", "AGE", "COST", "TITLE"):
+        table.add_column(heading, no_wrap=heading in ("SESSION", "STATUS", "AGE"), overflow="fold")
+    for session in sessions:
+        age = duration((now() - moment(session["created_at"])).total_seconds())
+        table.add_row(
+            session["id"],
+            Text(session["status"], _STYLES.get(session["status"], "")),
+            Text(printable(session["agent"]["name"])),
+            age,
+            money(session["usage"]["list_cost"]),
+            Text(printable(session["title"] or "")),
+        )
+    # Ids must be whole, so that they can be copied, also where the terminal is narrow or no terminal at all.
+    console.print(table, width=max(console.width, 110), soft_wrap=True)
+
+
+def print_facts(session: dict[str, Any], facts: Facts) -> None:
+    """All there is to tell about one session."""
+    console = Console(highlight=False, soft_wrap=True)
+    agent = session["agent"]
+    lines = {
+        "session": session["id"],
+        "title": session["title"],
+        "status": session["status"],
+        "agent": f"{agent['name']} ({agent['id']}, version {agent['version']})",
+        "model": agent["model"]["id"],
+        "environment": session["environment_id"],
+        "created": session["created_at"],
+        "updated": session["updated_at"],
+        "used": usage_in_words(session["usage"]),
+    }
+    for name, value in lines.items():
+        if value is not None:
+            console.print(Text(f"{name:<12} ", "dim").append(printable(str(value)), "default"))
+    console.print(Text(f"\n{printable(facts.story)}", "bold"))
+    if facts.queued:
+        console.print(Text(f"{facts.queued} message(s) wait to be read."))
+    for call in facts.calls:
+        console.print(_call(call))
+    if facts.advice is not None:
+        console.print(Text(f"What to do: {facts.advice}"))
+
+
+def _call(call: OpenCall) -> Text:
+    given = call.input.get("command") if set(call.input) == {"command"} else None
+    shown = str(given) if given is not None else msgspec.json.encode(call.input).decode()
+    waits = {
+        "approval": "waits for a yes or no",
+        "answer": "waits for a result",
+        "worker": "is with the worker",
+    }
+    line = Text("▶ ", "yellow").append(printable(call.name), "bold yellow")
+    line.append(f"  {printable(shown)}").append(
+        f"\n  {waits[call.need]} since {call.since}; {call.id}", "dim"
+    )
+    return line
