@@ -165,7 +165,9 @@ class Chaos:
             stops = Counter(stop for client in clients for stop in client.stops)
             await worker.stop()
             await server.stop()
-            faults = await count_faults(database, clients, model, self._folder / "workspaces")
+            # The connections of before have not all survived.
+            fresh = await stack.enter_async_context(Database(postgres.url))
+            faults = await count_faults(fresh, clients, model, self._folder / "workspaces")
             return Outcome(
                 faults,
                 sum(stops.values()),

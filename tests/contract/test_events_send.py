@@ -1,4 +1,4 @@
-"""Sending events: taken whole or not at all, echoed, answered twice, refused (contract sections 10.1 to 10.3)."""
+"""Sending events: taken whole or not at all, echoed, answered, refused (contract sections 10.1 to 10.3)."""
 
 import asyncio
 import json

@@ -149,7 +149,8 @@ class Conversation:
         question = next(iter(self._standing.questions), None)
         if question is None:
             self._asked = None
-            self._face.ask("❯ ", self._hint())
+            busy = self._standing.working or self._standing.needs_worker
+            self._face.ask("❯ ", self._hint(), turn=not busy)
             return
         if question.id != self._asked:
             self._asked = question.id
@@ -158,11 +159,13 @@ class Conversation:
             self._face.ask(
                 "run it? [y/n] ❯ ",
                 "y: run · n: deny · any other text: deny, and the agent reads it as the reason",
+                turn=True,
             )
         else:
             self._face.ask(
                 f"{printable(question.name)} ❯ ",
                 "type its result, text or JSON · Alt-Enter: new line · /error TEXT: it failed",
+                turn=True,
             )
 
     def _hint(self) -> str:
@@ -186,7 +189,7 @@ class Conversation:
         if question is None:
             await self._say(text)
         elif question.need == "answer":
-            self._show(Text(f"❯ {printable(text)}", "bold"))
+            self._echo(Text("❯ ", "bold green").append(printable(text), "bold"))
             await self._settle(question, replies.answer(question, text))
         elif text.strip().lower() in ("y", "yes"):
             await self._settle(question, replies.allow(question))
@@ -236,7 +239,7 @@ class Conversation:
         line = Text("❯ ", "bold green").append(printable(text), "bold")
         if self._standing.working:
             line.append("  (read at the next step)", "dim not bold")
-        self._show(line)
+        self._echo(line)
         self._standing.working = True
 
     async def _settle(self, question: OpenCall, reply: dict[str, Any]) -> None:
@@ -244,6 +247,8 @@ class Conversation:
         if not await self._send(reply):
             self._standing.reopen(question)
             self._asked = None
+        elif not self._standing.questions:
+            self._standing.working = True
 
     async def _send(self, event: dict[str, Any]) -> list[Event]:
         try:
@@ -294,6 +299,10 @@ class Conversation:
 
     def _tell(self, text: str) -> None:
         self._show(Text(text, "dim"))
+
+    def _echo(self, typed: Text) -> None:
+        if not self._face.echoes or self._standing.working:
+            self._show(typed)
 
     def _show(self, text: Text) -> None:
         """Print whole lines, even in the middle of a message that is streaming."""

@@ -39,8 +39,13 @@ class Face(Protocol):
         """Where the transcript is printed."""
         ...
 
-    def ask(self, label: str, hint: str) -> None:
-        """Show a prompt, and a line that says what can be done."""
+    @property
+    def echoes(self) -> bool:
+        """Whether what is typed stays on the screen by itself."""
+        ...
+
+    def ask(self, label: str, hint: str, *, turn: bool) -> None:
+        """Show a prompt, and a line that says what can be done; ``turn``: it is the person's turn."""
         ...
 
     def echo(self, text: str) -> None:
@@ -61,15 +66,18 @@ class PlainLines:
 
     def __init__(self, hear: Callable[[Input], None], file: IO[str]) -> None:
         self._hear = hear
-        self._asked = ""
+        self._asked: str | None = None
         self._closed = asyncio.Event()
         self.file = file
+        self.echoes = True
 
-    def ask(self, label: str, hint: str) -> None:
-        """Print the prompt, if it is another than before."""
-        if label != self._asked:
-            self._asked = label
-            print(f"{label}({hint})", file=sys.stderr, flush=True)
+    def ask(self, label: str, hint: str, *, turn: bool) -> None:
+        """Print the prompt once each time that it is the person's turn."""
+        if not turn:
+            self._asked = None
+        elif self._asked != f"{label}{hint}":
+            self._asked = f"{label}{hint}"
+            print(f"({hint})\n{label}", end="", file=sys.stderr, flush=True)
 
     def echo(self, text: str) -> None:
         """Print on standard error."""

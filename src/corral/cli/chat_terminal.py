@@ -61,13 +61,14 @@ class Terminal:
         self._label = ""
         self._hint = ""
         self._growing = ""
+        self.echoes = False
         self.file = cast("IO[str]", _Above(self._write))
         self._buffer = Buffer(multiline=True, history=InMemoryHistory(), accept_handler=self._accept)
         self._application: Application[None] = Application(
             layout=self._layout(), key_bindings=self._keys(), erase_when_done=True
         )
 
-    def ask(self, label: str, hint: str) -> None:
+    def ask(self, label: str, hint: str, *, turn: bool) -> None:
         """Show another prompt, and another line of help under it."""
         self._label, self._hint = label, hint
         self._application.invalidate()

@@ -104,7 +104,8 @@ class TranscriptView:
                 self._usage = event["usage"]
             case "session.status_idle":
                 self._note(f"  {stopped_in_words(event, self._errors)}", "dim")
-                if self._totals and self._usage is not None:
+                over = event["stop_reason"]["type"] != "requires_action"
+                if self._totals and over and self._usage is not None:
                     self._note(f"  session so far: {usage_in_words(self._usage)}", "dim")
                 self._errors.clear()
             case "session.status_rescheduled":

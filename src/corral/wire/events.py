@@ -127,7 +127,8 @@ def check_event(event: ClientEvent, path: str) -> None:
         case UserCustomToolResult() | UserToolResult():
             check_all_media(event.content, f"{path}.content")
         case UserToolConfirmation():
-            if event.result == "allow" and (event.deny_message or event.message) is not None:
+            given = event.deny_message is not None or event.message is not None
+            if event.result == "allow" and given:
                 raise InvalidRequest(f'{path}.deny_message: only allowed when result is "deny"')
         case UserInterrupt():
             pass
