@@ -1,4 +1,4 @@
-"""Every type of event that Corral writes has exactly the documented shape (contract sections 10.3 to 10.6)."""
+"""Each event that Corral writes has exactly the documented shape (contract sections 10.3 to 10.6)."""
 
 import re
 from typing import Any, get_args
@@ -95,7 +95,7 @@ async def a_session_of_many_kinds(corral: Corral) -> SessionUnderTest:
         {"type": "system.message", "content": [text]},
     )
     idle = await session.idle(after=idle.id)
-    await session.says("broken", script=[{"error": {"status": 400, "times": 9}, "run": "x"}])
+    await session.says("broken", script=[{"error": {"status": 400, "times": 9}}])
     idle = await session.idle(after=idle.id)
     await session.sends({"type": "user.interrupt"})
     await session.until("user.interrupt", where=lambda event: event.processed_at is not None)

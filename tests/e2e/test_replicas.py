@@ -107,6 +107,8 @@ def check_previews(seen: list[dict[str, Any]]) -> None:
                 ended.add(event["id"])
                 if event["type"] == "agent.message":
                     assert event["content"][0]["text"].startswith(shown.get(event["id"], ""))
+            case _:
+                pass
     assert shown.keys() == ended
 
 

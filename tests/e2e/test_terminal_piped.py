@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 from tests.corral_server import Corral
 from tests.e2e.terminal import piped, run
@@ -36,7 +37,7 @@ async def test_json_is_each_event_of_the_log_once_and_nothing_else(corral: Corra
 
 async def test_approvals_are_denied_and_custom_tools_fail_when_nobody_is_there(corral: Corral) -> None:
     agent = await corral.agent(asking("bash"), WEATHER)
-    calls = [*bash("ls")["tools"], {"name": "get_weather", "input": {}}]
+    calls: list[Any] = [*bash("ls")["tools"], {"name": "get_weather", "input": {}}]
     line = corral.model.script("both", [{"tools": calls}, {"text": "1: {result[0]} 2: {result[1]}"}])
     code, out, _ = await run(corral, "chat", "--agent", agent, given=line)
     assert code == 0

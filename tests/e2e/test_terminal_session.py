@@ -177,5 +177,5 @@ async def test_a_server_that_goes_away_and_comes_back_loses_nothing(
             await follow.shows("❯ again")
             await follow.shows("after")
             await follow.shows("finished its turn")
-        assert follow.text.count("before") == 1
+        assert follow.text.count("● before") == 1
         assert follow.text.count("❯ again") == 1

@@ -1,4 +1,4 @@
-"""Whole turns through the official SDK: the order of events, tools, interrupts, retries (contract section 10)."""
+"""Whole turns through the official SDK: order of events, tools, interrupts, retries (contract section 10)."""
 
 import asyncio
 from typing import Any
@@ -168,7 +168,7 @@ async def test_a_refusal_idles_with_its_details(corral: Corral) -> None:
 
 async def test_thinking_goes_back_byte_for_byte(corral: Corral) -> None:
     session = await corral.session(WEATHER)
-    script = [
+    script: list[dict[str, Any]] = [
         {"thinking": "let me see\u0000…", "tools": [{"name": "get_weather", "input": {}}]},
         {"text": "done"},
     ]
