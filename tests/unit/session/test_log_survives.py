@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Self
 
 import psycopg
 import pytest_asyncio
@@ -20,8 +22,21 @@ from tests.unit.session.test_log import event, result_of
 
 WRITER_ENDS = """
 select pg_terminate_backend(pid) from pg_stat_activity
-where datname = current_database() and pid <> pg_backend_pid() and query like 'with req as materialized%'
+where datname = current_database() and pid <> pg_backend_pid()
+    and position('with req as materialized' in query) > 0
 """
+
+
+async def blocked(database: Database, *, besides: int = 0) -> list[int]:
+    """The server processes that wait for a lock, once one of them is another than `besides`."""
+    async with asyncio.timeout(10):
+        while True:
+            rows = await database.fetch(
+                "select pid from pg_stat_activity where datname = current_database()"
+                " and wait_event_type = 'Lock'"
+            )
+            if any(row["pid"] != besides for row in rows):
+                return [row["pid"] for row in rows]
 
 
 class Appending:
@@ -44,29 +59,37 @@ class Appending:
             mine.append(new.id)
             self._progress.set()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def go_on(self, commits: int = 20) -> None:
         """Returns after some more commits."""
         for _ in range(commits):
             self._progress.clear()
             await asyncio.wait_for(self._progress.wait(), 30)
 
-    async def end(self) -> None:
+    async def end(self, reader: LogUnderTest) -> None:
         """Stop, and hold the log against what each task was told."""
         self._stop.set()
         await asyncio.gather(*self._tasks)
         for session_id, mine in self.written.items():
-            assert await self._under_test.ids(session_id) == mine
+            assert await reader.ids(session_id) == mine
 
 
 async def test_a_writer_whose_connection_is_cut_again_and_again_loses_and_doubles_nothing(
     under_test: LogUnderTest,
 ) -> None:
-    appending = Appending(under_test, await under_test.sessions(10))
-    for _ in range(8):
+    async with Appending(under_test, await under_test.sessions(10)) as appending:
+        for _ in range(8):
+            await appending.go_on()
+            assert await under_test.database.execute(WRITER_ENDS) == 1
         await appending.go_on()
-        await under_test.database.execute(WRITER_ENDS)
-    await appending.go_on()
-    await appending.end()
+        await appending.end(under_test)
 
 
 async def test_a_commit_at_fault_among_those_of_a_lost_connection_does_not_end_the_writer(
@@ -79,7 +102,7 @@ async def test_a_commit_at_fault_among_those_of_a_lost_connection_does_not_end_t
         await connection.execute("select 1 from sessions where id = %s for update", (good,))
         commits = (Commit(good, events=(event(),)), Commit(bad, events=(result_of("call"),)))
         outcomes = asyncio.gather(*map(under_test.writer.commit, commits), return_exceptions=True)
-        await until_blocked(under_test.database)
+        await blocked(under_test.database)
         await under_test.database.execute(WRITER_ENDS)
     written, refused = await asyncio.wait_for(outcomes, 30)
     assert isinstance(written, Committed)
@@ -95,12 +118,13 @@ async def test_a_statement_that_outlives_its_connection_cannot_write_after_its_c
     async with under_test.database.transaction() as connection:
         await connection.execute("select 1 from sessions where id = %s for update", (session_id,))
         commit = asyncio.create_task(under_test.writer.commit(Commit(session_id, events=(event(),))))
-        await until_blocked(under_test.database)
-        # The client's side of the connection breaks; the server's side still waits for the lock.
+        [pid] = await blocked(under_test.database)
+        # The client's end of the connection breaks; at the server's end the statement still waits.
         lost = under_test.writer._connection  # pyright: ignore[reportPrivateUsage]
         assert lost is not None
-        os.shutdown_socket(lost.fileno()) if hasattr(os, "shutdown_socket") else _break(lost.fileno())
-        await until_no_longer_blocked(under_test.database)
+        with socket.socket(fileno=os.dup(lost.fileno())) as link:
+            link.shutdown(socket.SHUT_RDWR)
+        await blocked(under_test.database, besides=pid)
     assert (await asyncio.wait_for(commit, 30)).base == 0
     assert len(await under_test.ids(session_id)) == 1
 
@@ -118,12 +142,13 @@ async def test_a_killed_postgresql_costs_time_and_nothing_else(own_cluster: Embe
         await migrate(database)
         async with LogWriter(database, bus) as writer:
             under_test = LogUnderTest(database, writer, PostgresSessionLog(database, writer), bus)
-            appending = Appending(under_test, await under_test.sessions(10))
-            for times in (2, 3):
+            async with Appending(under_test, await under_test.sessions(10)) as appending:
+                for times in (2, 3):
+                    await appending.go_on()
+                    assert own_cluster.pid is not None
+                    os.kill(own_cluster.pid, signal.SIGKILL)
+                    await own_cluster.wait_started(times)
                 await appending.go_on()
-                assert own_cluster.pid is not None
-                os.kill(own_cluster.pid, signal.SIGKILL)
-                await own_cluster.wait_started(times)
-            await appending.go_on()
-        async with Database(own_cluster.url) as fresh:
-            await LogUnderTest(fresh, writer, PostgresSessionLog(fresh, writer), bus).sessions(1)
+                async with Database(own_cluster.url) as fresh:
+                    log = PostgresSessionLog(fresh, writer)
+                    await appending.end(LogUnderTest(fresh, writer, log, bus))
