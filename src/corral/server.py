@@ -23,8 +23,11 @@ from corral.bus.postgres import PostgresBus
 from corral.hands.work import WorkQueue
 from corral.inference.messages import MessagesProvider
 from corral.inference.provider import InferenceProvider
+from corral.resources.agent_memory import AgentMemory
 from corral.resources.agents import Agents
+from corral.resources.blobs import Sweeper
 from corral.resources.environments import Environments
+from corral.resources.file_services import open_file_services
 from corral.resources.keys import Keys
 from corral.session.service import Sessions
 from corral.session.writer import LogWriter
@@ -68,27 +71,37 @@ async def open_services(
     async with PostgresBus(database) as bus, LogWriter(database, bus) as writer:
         sessions = Sessions(database, writer, bus)
         work = WorkQueue(database, bus)
+        stored = await open_file_services(database, settings.files)
         services = Services(
             agents=Agents(database),
             environments=Environments(database),
             work=work,
             keys=Keys(database),
             sessions=sessions,
+            files=stored.files,
+            outputs=stored.outputs,
+            sources=stored.sources,
+            session_resources=stored.session_resources,
+            memory=AgentMemory(database),
             strict_beta=settings.server.strict_beta,
         )
         if not brains:
             yield services
             return
-        async with Brains(
-            database=database,
-            log=sessions.log,
-            bus=bus,
-            provider=provider,
-            hands=work,
-            settings=BrainSettings(
-                concurrency=settings.brain.concurrency,
-                lease_seconds=settings.brain.lease_seconds,
-                retry=retry_policy(settings.inference),
+        async with (
+            Sweeper(stored.blobs),
+            Brains(
+                database=database,
+                log=sessions.log,
+                bus=bus,
+                provider=provider,
+                hands=work,
+                files=stored.sources,
+                settings=BrainSettings(
+                    concurrency=settings.brain.concurrency,
+                    lease_seconds=settings.brain.lease_seconds,
+                    retry=retry_policy(settings.inference),
+                ),
             ),
         ):
             yield services
@@ -127,7 +140,19 @@ class HttpServer(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises OSError, for one if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=2048)
+    # The protocol is named: on a socket without it asyncio does not set TCP_NODELAY, and every answer on a
+    # connection that is kept open then waits 40 ms for the client's acknowledgement of its headers.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 @asynccontextmanager

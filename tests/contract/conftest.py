@@ -5,23 +5,28 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import pytest_asyncio
 import uvicorn
 from anthropic import AsyncAnthropic
+from msgspec import structs
 from starlette.types import ASGIApp
 
 from corral.api.app import create_app
 from corral.api.services import Services
 from corral.bus.postgres import PostgresBus
 from corral.hands.work import WorkQueue
+from corral.resources.agent_memory import AgentMemory
 from corral.resources.agents import Agents
 from corral.resources.environments import Environments
+from corral.resources.file_services import open_file_services
 from corral.resources.keys import Keys
 from corral.session.service import Sessions
 from corral.session.writer import LogWriter
+from corral.settings import Files
 from corral.store.database import Database
 from tests.e2e.conftest import corral as corral
 from tests.e2e.conftest import model as model
@@ -103,17 +108,32 @@ class Api:
 
 
 @asynccontextmanager
-async def running(database: Database, *, strict_beta: bool = False) -> AsyncGenerator[Api]:
-    """The API on a database, without a brain: sessions take events and nobody answers them."""
+async def running(
+    database: Database, *, strict_beta: bool = False, files: Files | None = None
+) -> AsyncGenerator[Api]:
+    """The API on a database, without a brain: sessions take events and nobody answers them.
+
+    Files lie in a folder that is gone afterwards, unless `files` names another.
+    """
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(PostgresBus(database))
         writer = await stack.enter_async_context(LogWriter(database, bus))
+        folder = stack.enter_context(TemporaryDirectory(prefix="corral-test-files-"))
+        settings = files or Files()
+        if settings.store is None:
+            settings = structs.replace(settings, store=folder)
+        stored = await open_file_services(database, settings)
         services = Services(
             agents=Agents(database),
             environments=Environments(database),
             work=WorkQueue(database, bus),
             keys=Keys(database),
             sessions=Sessions(database, writer, bus),
+            files=stored.files,
+            outputs=stored.outputs,
+            sources=stored.sources,
+            session_resources=stored.session_resources,
+            memory=AgentMemory(database),
             strict_beta=strict_beta,
         )
         base_url = await stack.enter_async_context(serving(create_app(services)))

@@ -11,6 +11,7 @@ from tests.contract.conftest import Api
 from tests.contract.refusals import refused
 from tests.contract.test_sessions_create import CUSTOM, message
 from tests.corral_server import Corral, SessionUnderTest
+from tests.moments import ends_turn, is_taken
 
 UNKNOWN = "sevt_01AAAAAAAAAAAAAAAAAAAAAAAA"
 SYSTEM: dict[str, Any] = {"type": "system.message", "content": [{"type": "text", "text": "It is noon."}]}
@@ -231,7 +232,7 @@ async def test_an_interrupt_of_an_idle_session_changes_nothing(corral: Corral) -
     await session.says("go", script=[{"text": "one"}])
     idle = await session.idle()
     sent = await session.sends(INTERRUPT)
-    taken = await session.until("user.interrupt", where=lambda event: event.processed_at is not None)
+    taken = await session.until("user.interrupt", where=is_taken)
     assert taken.id == sent.data[0].id
     assert (await session.types())[-2:] == ["session.status_idle", "user.interrupt"]
     await session.says("again", script=[{"text": "two"}])
@@ -304,7 +305,7 @@ async def test_a_message_while_calls_wait_is_kept_until_they_are_answered(corral
     waiting = (await session.events())[-1]
     assert (waiting.id, waiting.processed_at) == (sent.data[0].id, None)
     await session.sends(custom_result(call, "found"))
-    await session.until("session.status_idle", where=lambda idle: idle.stop_reason.type == "end_turn")
+    await session.until("session.status_idle", where=ends_turn)
     assert all(event.processed_at is not None for event in await session.events())
     types = await session.types()
     assert types.index("user.custom_tool_result") < len(types) - 1 - types[::-1].index("user.message")

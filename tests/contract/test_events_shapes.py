@@ -11,6 +11,7 @@ from tests.contract.refusals import undocumented
 from tests.contract.test_events_send import custom_result
 from tests.contract.test_sessions_create import CUSTOM, TOOLSET
 from tests.corral_server import Corral, SessionUnderTest
+from tests.moments import ends_turn, is_taken
 
 EVENT: TypeAdapter[Any] = TypeAdapter(BetaManagedAgentsSessionEvent)
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -87,9 +88,7 @@ async def a_session_of_many_kinds(corral: Corral) -> SessionUnderTest:
     )
     await session.until("user.tool_confirmation")
     await session.sends({"type": "user.tool_result", "tool_use_id": uses["grep"], "content": [text]})
-    idle = await session.until(
-        "session.status_idle", where=lambda event: event.stop_reason.type == "end_turn", after=idle.id
-    )
+    idle = await session.until("session.status_idle", where=ends_turn, after=idle.id)
     await session.sends(
         {"type": "user.message", "content": [{"type": "text", "text": 'no\nscript: {"refusal": {}}'}]},
         {"type": "system.message", "content": [text]},
@@ -98,7 +97,7 @@ async def a_session_of_many_kinds(corral: Corral) -> SessionUnderTest:
     await session.says("broken", script=[{"error": {"status": 400, "times": 9}}])
     idle = await session.idle(after=idle.id)
     await session.sends({"type": "user.interrupt"})
-    await session.until("user.interrupt", where=lambda event: event.processed_at is not None)
+    await session.until("user.interrupt", where=is_taken)
     await corral.client.beta.sessions.update(session.id, title="t", metadata={"a": "b"}, agent={"tools": []})
     await corral.client.beta.sessions.archive(session.id)
     return session

@@ -7,6 +7,7 @@ from anthropic import AsyncAnthropic
 from tests.contract.refusals import refused
 from tests.contract.test_sessions_create import TOOLSET
 from tests.corral_server import Corral, SessionUnderTest
+from tests.moments import ends_turn, is_taken
 
 LS: dict[str, Any] = {"name": "bash", "input": {"command": "ls"}}
 READ: dict[str, Any] = {"name": "read", "input": {"file_path": "a.txt"}}
@@ -51,9 +52,7 @@ async def last_message(session: SessionUnderTest) -> str:
 
 
 async def end_of_turn(session: SessionUnderTest, after: Any) -> Any:
-    return await session.until(
-        "session.status_idle", where=lambda idle: idle.stop_reason.type == "end_turn", after=after.id
-    )
+    return await session.until("session.status_idle", where=ends_turn, after=after.id)
 
 
 async def test_an_allowed_call_needs_no_confirmation_only_its_result(corral: Corral) -> None:
@@ -71,7 +70,7 @@ async def test_a_confirmed_call_runs_and_its_result_reaches_the_model(corral: Co
     session, idle, ids = await calling(corral, LS, bash="always_ask")
     assert idle.stop_reason.event_ids == [ids["bash"]]
     await session.sends(verdict(ids["bash"], "allow"))
-    await session.until("user.tool_confirmation", where=lambda event: event.processed_at is not None)
+    await session.until("user.tool_confirmation", where=is_taken)
     await session.sends(output(ids["bash"]))
     await end_of_turn(session, idle)
     assert await last_message(session) == "they said: a.txt"
@@ -129,7 +128,7 @@ async def test_a_verdict_is_final_and_the_same_again_is_no_error(corral: Corral)
     again = await session.sends(verdict(ids["bash"], "allow"))
     assert again.data[0].id == first.data[0].id
     await refused(session.sends(verdict(ids["bash"], "deny")), "already been resolved")
-    await session.until("user.tool_confirmation", where=lambda event: event.processed_at is not None)
+    await session.until("user.tool_confirmation", where=is_taken)
     again = await session.sends(verdict(ids["bash"], "allow"))
     assert again.data[0].id == first.data[0].id
     await refused(session.sends(verdict(ids["bash"], "deny")), "already been resolved")

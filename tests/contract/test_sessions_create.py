@@ -1,4 +1,4 @@
-"""Creating sessions: the three agent forms, overrides, initial events, what is refused (contract 8.1 to 8.3)."""
+"""Creating sessions: the three agent forms, overrides, initial events, refusals (contract 8.1 to 8.3)."""
 
 from typing import Any
 
@@ -222,7 +222,7 @@ async def test_initial_events_start_the_session_and_are_listed_not_echoed(api: A
     listed = [event async for event in api.sdk.beta.sessions.events.list(made.id)]
     assert [event.type for event in listed] == ["user.message"] * 2
     assert len({event.id for event in listed}) == 2
-    texts: list[Any] = [event for event in listed]
+    texts: list[Any] = list(listed)
     assert [event.content[0].text for event in texts] == ["one", "two"]
 
 

@@ -1,8 +1,8 @@
-"""Event streams: what comes, in which order, when they end, and that nothing is lost (contract section 10.10)."""
+"""Event streams: what comes, in which order, when they end, nothing is lost (contract section 10.10)."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -53,7 +53,7 @@ class Reader:
 
 
 @asynccontextmanager
-async def reading(base_url: str, key: str, session_id: str, query: str = "") -> AsyncIterator[Reader]:
+async def reading(base_url: str, key: str, session_id: str, query: str = "") -> AsyncGenerator[Reader]:
     async with httpx.AsyncClient(
         base_url=base_url, headers={"x-api-key": key}, timeout=httpx.Timeout(30)
     ) as client:
@@ -213,7 +213,7 @@ async def test_previews_are_a_prefix_of_the_event_that_ends_them(corral: Corral)
     assert inside[-1]["type"] == "agent.message"
     for frame in frames:
         assert undocumented(FRAME.validate_python(frame)) == []
-    listed = [event["type"] for event in frames if "processed_at" in event and event["processed_at"]]
+    listed = [event["type"] for event in frames if event.get("processed_at")]
     assert listed == await session.types()
 
 

@@ -11,7 +11,7 @@ from tests.corral_server import Corral, running_corral
 from tests.databases import CleanDatabases
 from tests.e2e.recovery_scenario import TOOLS, Client, Recording, Story, put_copy, put_environment, rows
 
-SECONDS = 30
+SECONDS = 120
 
 
 async def recorded(url: str, model: ScriptedModel) -> tuple[Recording, Story]:

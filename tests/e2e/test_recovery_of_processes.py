@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -30,6 +29,7 @@ async def server(database_url: str, model: ScriptedModel) -> AsyncGenerator["Ser
         "CORRAL_STORE__URL": database_url,
         "CORRAL_SERVER__PORT": "0",
         "CORRAL_SERVER__API_KEY": KEY,
+        "CORRAL_BRAIN__LEASE_SECONDS": "600",
         "CORRAL_INFERENCE__PROVIDER": "gateway",
         "CORRAL_INFERENCE__BASE_URL": model.base_url,
     }
@@ -103,11 +103,9 @@ async def test_sessions_of_a_killed_server_are_carried_on_within_seconds(
         await model.until_holding("there", 5)
         second = await stack.enter_async_context(server(database_url, model))
         await first.kill()
-        killed_at = time.monotonic()
         await model.until_outcome("disconnected", 5)
+        # Its database connection tells of its death: nobody waits for the lease, which is ten minutes.
         await model.until_holding("there", 5)
-        # Its database connection told of its death: nobody had to wait for the lease of 10 seconds.
-        assert time.monotonic() - killed_at < 6
         model.release("there")
         for session_id in answering:
             events = await second.idle(session_id)

@@ -17,7 +17,19 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import corral
-from corral.api import agents, environments, events, health, sessions, streams, threads, work
+from corral.api import (
+    agents,
+    environments,
+    events,
+    files,
+    health,
+    memory_stores,
+    session_resources,
+    sessions,
+    streams,
+    threads,
+    work,
+)
 from corral.api.beta import check_beta
 from corral.api.call import Call
 from corral.api.principals import authenticate, credential
@@ -33,9 +45,12 @@ ROUTES: Final[tuple[Route, ...]] = (
     *health.ROUTES,
     *agents.ROUTES,
     *environments.ROUTES,
+    *memory_stores.ROUTES,
     *work.ROUTES,
     *sessions.ROUTES,
+    *session_resources.ROUTES,
     *events.ROUTES,
+    *files.ROUTES,
     *threads.ROUTES,
     *streams.ROUTES,
 )
@@ -85,9 +100,9 @@ class Api:
         exchange.path = route.path
         caller = None
         if route.callers:
-            caller = await authenticate(self._services, credential(http.headers))
+            caller = await authenticate(self._services, credential(http.headers), route.callers)
             if self._services.strict_beta and route.path.startswith("/v1/"):
-                check_beta(http.headers)
+                check_beta(http.headers, route.path)
             if type(caller) not in route.callers:
                 raise PermissionDenied("This credential may not be used for this request.")
         check_ids(params)

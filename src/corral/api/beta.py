@@ -7,10 +7,11 @@ from starlette.datastructures import Headers
 from corral.wire.errors import InvalidRequest, NotFound
 
 REQUIRED: Final = "managed-agents-2026-04-01"
+MEMORY: Final = "agent-memory-2026-07-22"
 KNOWN: Final = frozenset(
     {
         REQUIRED,
-        "agent-memory-2026-07-22",
+        MEMORY,
         "dreaming-2026-04-21",
         "mcp-tunnels-2026-06-22",
         "user-profiles-2026-08-18",
@@ -20,16 +21,26 @@ KNOWN: Final = frozenset(
 )
 
 
-def check_beta(headers: Headers) -> None:
+def check_beta(headers: Headers, path: str) -> None:
     """Require the header that the API family needs, and no value that nobody knows.
 
     Raises:
         NotFound: the required value is missing.
-        InvalidRequest: a value is unknown.
+        InvalidRequest: a value is unknown, or two exclude each other.
     """
     sent = [value.strip() for line in headers.getlist("anthropic-beta") for value in line.split(",")]
     for value in sent:
         if value and value not in KNOWN:
             raise InvalidRequest(f"Unexpected value(s) `{value[:100]}` for the `anthropic-beta` header")
+    if path.startswith("/v1/memory_stores"):
+        # Newer clients send the one, older ones the other.
+        if REQUIRED in sent and MEMORY in sent:
+            raise InvalidRequest(
+                f"The `anthropic-beta` header must not hold both `{REQUIRED}` and `{MEMORY}`"
+            )
+        if MEMORY in sent:
+            return
+    if path.startswith("/v1/files"):
+        return  # out of beta: clients send nothing, or what they sent before
     if REQUIRED not in sent:
         raise NotFound("not found")

@@ -30,6 +30,9 @@ async def send(call: Call) -> ASGIApp:
     session_id = await session_of(call)
     params = await call.decode(SendEvents)
     _check_sender(call.principal, params.events)
+    # A worker speaks for its session: it can name no file of another.
+    own = None if isinstance(call.principal, ApiKey) else session_id
+    await call.services.sources.check(params.events, "events", session_id=own)
     authority = SendAuthority(runs_tools=isinstance(call.principal, WorkToken))
     return raw_page(await call.services.sessions.sending.send(session_id, params.events, authority))
 

@@ -44,6 +44,11 @@ class WorkToken:
     claim: Claim
 
 
+@dataclass(frozen=True, slots=True)
+class FormerWorkToken(WorkToken):
+    """Whoever held a work item until it was stopped or claimed again: it may ask what became of it."""
+
+
 Principal: TypeAlias = ApiKey | EnvironmentKey | PoolKey | WorkToken
 Kind: TypeAlias = type[ApiKey] | type[EnvironmentKey] | type[PoolKey] | type[WorkToken]
 
@@ -62,8 +67,10 @@ def credential(headers: Mapping[str, str]) -> str | None:
     return headers.get("x-api-key", "").strip() or None
 
 
-async def authenticate(services: Services, token: str | None) -> Principal:
+async def authenticate(services: Services, token: str | None, callers: frozenset[Kind]) -> Principal:
     """The principal of a credential. It is looked up anew each time, so revoking works at once.
+
+    A token that is no longer good is as unknown as any, but where ``callers`` name its former holder.
 
     Raises:
         AuthenticationFailed: there is none, or it is unknown, revoked or outlived; all are answered alike.
@@ -71,10 +78,11 @@ async def authenticate(services: Services, token: str | None) -> Principal:
     if token is None or len(token) > _KEY_LENGTH:
         raise AuthenticationFailed
     if token.startswith(PREFIX):
-        claim = await services.work.verify_token(token)
-        if claim is None:
-            raise AuthenticationFailed
-        return WorkToken(claim)
+        if claim := await services.work.verify_token(token):
+            return WorkToken(claim)
+        if FormerWorkToken in callers and (former := await services.work.verify_former_token(token)):
+            return FormerWorkToken(former)
+        raise AuthenticationFailed
     key = await services.keys.verify(token)
     if key is None:
         raise AuthenticationFailed

@@ -4,9 +4,14 @@ import asyncio
 from dataclasses import dataclass, field
 
 from corral.hands.work import WorkQueue
+from corral.resources.agent_memory import AgentMemory
 from corral.resources.agents import Agents
 from corral.resources.environments import Environments
+from corral.resources.file_sources import FileSources
+from corral.resources.files import Files
 from corral.resources.keys import Keys
+from corral.resources.outputs import Outputs
+from corral.resources.session_resources import SessionResources
 from corral.session.service import Sessions
 
 
@@ -25,6 +30,11 @@ class Services:
     work: WorkQueue
     keys: Keys
     sessions: Sessions
+    files: Files
+    outputs: Outputs
+    sources: FileSources
+    session_resources: SessionResources
+    memory: AgentMemory
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     warm: asyncio.Event = field(default_factory=asyncio.Event)
     strict_beta: bool = False

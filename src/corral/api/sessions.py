@@ -18,6 +18,7 @@ from corral.wire.errors import InvalidRequest
 from corral.wire.fields import given
 from corral.wire.overrides import updated_snapshot
 from corral.wire.pagination import Order, check_within
+from corral.wire.session_resources import check_available
 from corral.wire.sessions import CreateSession, SessionStatus, UpdateSession
 
 LIST: Final = "sessions"
@@ -31,7 +32,11 @@ async def create(call: Call) -> ASGIApp:
     agent_id, version, agent = await call.services.agents.resolve_for_session(params.agent)
     environment = await call.services.environments.for_session(params.environment_id)
     check_reach(environment.config, agent)
-    params.check_resources(environment.id, self_hosted=isinstance(environment.config, SelfHosted))
+    resources = check_available(
+        params.resources or [], environment.id, self_hosted=isinstance(environment.config, SelfHosted)
+    )
+    initial = list(params.initial_events or [])
+    await call.services.sources.check(initial, "initial_events")
     new = NewSession(
         environment_id=environment.id,
         agent_id=agent_id,
@@ -40,7 +45,8 @@ async def create(call: Call) -> ASGIApp:
         title=params.title,
         metadata=metadata,
     )
-    row = await call.services.sessions.create(new, list(params.initial_events or []))
+    attach = call.services.session_resources.attaching(resources) if resources else None
+    row = await call.services.sessions.create(new, initial, attach)
     if isinstance(environment.config, SelfHosted):
         # A worker may attach before the first message (contract section 12.2).
         await call.services.work.ensure(row["id"], environment.id)
@@ -107,9 +113,10 @@ async def list_sessions(call: Call) -> ASGIApp:
         created_gte=times.gte,
         created_lt=times.lt,
         created_lte=times.lte,
+        memory_store_id=query.text("memory_store_id"),
         include_archived=query.boolean("include_archived"),
     )
-    if query.text("deployment_id") or query.text("memory_store_id"):
+    if query.text("deployment_id"):
         return raw_page([], next_page=None, prev_page=None)
     backward = cursor is not None and cursor.before
     rows = await call.services.sessions.records.page(

@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Receive
 
 from corral.api.call import Call, answer, disconnected
-from corral.api.principals import ApiKey, EnvironmentKey, Kind, PoolKey, WorkToken
+from corral.api.principals import ApiKey, EnvironmentKey, FormerWorkToken, Kind, PoolKey, WorkToken
 from corral.api.reach import work_environment
 from corral.api.routing import Route
 from corral.hands import work
@@ -26,7 +26,8 @@ from corral.wire.work import (
 
 _POLLERS: Final[frozenset[Kind]] = frozenset({EnvironmentKey})
 _HOLDERS: Final[frozenset[Kind]] = frozenset({EnvironmentKey, PoolKey, WorkToken})
-_STOPPERS: Final[frozenset[Kind]] = _HOLDERS | {ApiKey}
+_BEATERS: Final[frozenset[Kind]] = _HOLDERS | {FormerWorkToken}
+_STOPPERS: Final[frozenset[Kind]] = _HOLDERS | {ApiKey, FormerWorkToken}
 _LISTERS: Final[frozenset[Kind]] = frozenset({EnvironmentKey})
 _COUNTERS: Final[frozenset[Kind]] = frozenset({ApiKey, EnvironmentKey})
 _OWNERS: Final[frozenset[Kind]] = frozenset({ApiKey})
@@ -77,7 +78,10 @@ async def acknowledge(call: Call) -> ASGIApp:
 
 
 async def heartbeat(call: Call) -> ASGIApp:
-    """``POST …/heartbeat``: the values come as query parameters, or in the body."""
+    """``POST …/heartbeat``: the values come as query parameters, or in the body.
+
+    Whoever held the item before is told that its lease is lost (412), or that the item is stopped.
+    """
     environment_id = await work_environment(call)
     body = await call.decode_optional(Heartbeat)
     expected = call.query.text("expected_last_heartbeat", longest=64)
@@ -89,6 +93,7 @@ async def heartbeat(call: Call) -> ASGIApp:
             call.params["work_id"],
             expected_last_heartbeat=expected if expected is not None else body.expected_last_heartbeat,
             desired_ttl_seconds=ttl if ttl is not None else body.desired_ttl_seconds,
+            former=isinstance(call.principal, FormerWorkToken),
         )
     )
 
@@ -97,6 +102,8 @@ async def stop(call: Call) -> ASGIApp:
     """``POST …/stop``: ``force`` comes in the body, or as a query parameter."""
     environment_id = await work_environment(call)
     body = await call.decode_optional(StopWork)
+    if isinstance(call.principal, FormerWorkToken):
+        raise Conflict(f"Work item {call.params['work_id']} is stopped, or another worker holds it.")
     force = call.query.boolean("force", default=bool(body.force))
     return answer(await call.services.work.stop(environment_id, call.params["work_id"], force=force))
 
@@ -162,7 +169,7 @@ ROUTES = (
     Route("GET", _WORK + "/{work_id}", _OWNERS, retrieve),
     Route("POST", _WORK + "/{work_id}", _OWNERS, update),
     Route("POST", _WORK + "/{work_id}/ack", _HOLDERS, acknowledge),
-    Route("POST", _WORK + "/{work_id}/heartbeat", _HOLDERS, heartbeat),
+    Route("POST", _WORK + "/{work_id}/heartbeat", _BEATERS, heartbeat),
     Route("POST", _WORK + "/{work_id}/stop", _STOPPERS, stop),
     Route("GET", "/corral/v1/work/poll", frozenset({PoolKey}), poll_pool),
     Route("POST", "/corral/v1/work/release", frozenset({PoolKey, EnvironmentKey}), release),

@@ -14,6 +14,7 @@ import structlog
 
 from corral.brain.claims import Claim, Claims
 from corral.brain.decide import Rules
+from corral.brain.file_sources import FileReader
 from corral.brain.turn import Hands, RetryPolicy, SessionLost, Turn
 from corral.bus.hub import WAKES_TOPIC, Bus, Subscription, heed_cancellation
 from corral.inference.provider import InferenceProvider
@@ -46,6 +47,7 @@ class Brains:
         bus: Bus,
         provider: InferenceProvider,
         hands: Hands,
+        files: FileReader,
         settings: BrainSettings,
     ) -> None:
         self._settings = settings
@@ -63,6 +65,7 @@ class Brains:
                 bus=bus,
                 provider=provider,
                 hands=hands,
+                files=files,
                 rules=Rules(self_hosted=claim.self_hosted),
                 retry=settings.retry,
             )

@@ -21,6 +21,7 @@ import structlog
 
 from corral.store.database import Connection, Database
 from corral.wire.ids import new_id
+from corral.wire.memory_stores import MountedStore
 
 _CLAIM: Final[LiteralString] = """
 with due as materialized (
@@ -35,7 +36,9 @@ leased as (
 update sessions s set epoch = s.epoch + 1 from due, environments e
 where s.id = due.id and e.id = s.environment_id
 returning s.id, s.epoch, s.primary_thread_id, s.environment_id, s.agent::text as agent,
-    e.config ->> 'type' as hosting, clock_timestamp() as at
+    e.config ->> 'type' as hosting, clock_timestamp() as at,
+    (select json_agg(r.body order by r.position) from session_resources r
+        where r.session_id = s.id and r.type = 'memory_store') as memory
 """
 _RENEW: Final[LiteralString] = """
 with held as materialized (
@@ -71,6 +74,7 @@ class Claim(msgspec.Struct, frozen=True):
     agent: dict[str, Any]
     self_hosted: bool
     at: datetime
+    memory: list[MountedStore]
 
 
 class Claims:
@@ -110,6 +114,7 @@ class Claims:
                 msgspec.json.decode(row["agent"]),
                 row["hosting"] == "self_hosted",
                 row["at"],
+                msgspec.convert(row["memory"] or [], list[MountedStore]),
             )
             for row in rows
         ]

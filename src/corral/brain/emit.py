@@ -207,7 +207,8 @@ def _completed(voice: Voice, start_id: str, answer: ModelResponse, calls: Mappin
 def failed(voice: Voice, start_id: str, failure: ModelFailed, *, retry_at: datetime | None) -> list[NewEvent]:
     """What a failed model request writes; without `retry_at` the turn is dead."""
     kind = _FAILURES[failure.kind]
-    end = request_end(voice, start_id, "failed", is_error=True, private={"failure": failure.message})
+    kept: dict[str, Any] = {"failure": failure.message, "refused": failure.refused}
+    end = request_end(voice, start_id, "failed", is_error=True, private=kept)
     if retry_at is None:
         return [end, error(voice, kind, failure.message, "exhausted")]
     return [

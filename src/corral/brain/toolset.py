@@ -4,10 +4,12 @@ The list is the same, in the same order, in every request of a session, so that 
 holds (docs/design/transcript.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from corral.brain.memory_note import memory_note
 from corral.brain.permission import Agent, custom_tools, enabled_sandbox_tools
+from corral.wire.memory_stores import MountedStore
 
 
 def _tool(name: str, description: str, required: list[str], **properties: Any) -> dict[str, Any]:
@@ -96,8 +98,10 @@ def tool_definitions(agent: Agent) -> list[dict[str, Any]]:
     return [*built_in, *sorted(custom, key=lambda tool: tool["name"])]
 
 
-def system_prompt(agent: Agent, *, self_hosted: bool) -> list[dict[str, Any]]:
-    """The system prompt's blocks: the agent's own, and where its tools work."""
+def system_prompt(
+    agent: Agent, *, self_hosted: bool, memory: Sequence[MountedStore] = ()
+) -> list[dict[str, Any]]:
+    """The system prompt's blocks: the agent's own, where its tools work, and the session's memory stores."""
     texts: list[str] = []
     if agent["system"] and agent["system"].strip():
         texts.append(agent["system"])
@@ -106,4 +110,6 @@ def system_prompt(agent: Agent, *, self_hosted: bool) -> list[dict[str, Any]]:
             "Your tools run in a sandbox of your own, whose working directory is /workspace. It has no "
             "network unless you find otherwise. Files there last as long as this session."
         )
+    if enabled_sandbox_tools(agent) and memory:
+        texts.append(memory_note(memory))
     return [{"type": "text", "text": text} for text in texts]

@@ -6,14 +6,17 @@ both get the same bytes. What it promises, whatever the log holds (contract, mes
 - roles alternate, the first message is the user's, no message and no text block is empty;
 - every tool use has exactly one result, in the next message, before any other block of it, in the order of
   the calls; a use that the log never answered is answered with an error that says the outcome is unknown;
-- the model's own blocks go back as they came, except empty text, thinking without a signature, and thinking
-  signed for another model;
+- the model's own blocks go back as they came, except empty text, thinking without a signature, thinking
+  signed for another model, and thinking after which nothing came;
+- no more media than one request may hold (`corral.brain.media_limits`);
+- media that came in since the last answer stand in no request after one that was refused with them;
 - the log is never rewritten: repair happens here, on the way out.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from corral.brain.media_limits import within_limits
 from corral.session.events import Event
 from corral.session.state import TOOL_RESULTS
 
@@ -29,7 +32,8 @@ _CUT_OFF: Final = "[Your last response was cut off at the output limit. Go on fr
 _NOTHING: Final = "[No output]"
 _EMPTY: Final = "[An empty message]"
 _GO_ON: Final = "[You paused here. Go on.]"
-_PLAIN: Final = frozenset({"text", "thinking", "redacted_thinking"})
+_MEDIA: Final = frozenset({"image", "document"})
+_REFUSED: Final = "[Left out here: {type}. The model's API refused the request that held it.]"
 _UNCACHEABLE: Final = frozenset({"thinking", "redacted_thinking"})
 
 
@@ -43,6 +47,12 @@ class _Exchange:
         self.results: dict[str, Block] = {}
         self.said: list[Block] = []
         self.system: list[Block] = []
+
+    def leave_out_media(self) -> None:
+        """Put a text in the place of each image and document of the user's message."""
+        self.said = _without_media(self.said)
+        for model_id, result in self.results.items():
+            self.results[model_id] = {**result, "content": _without_media(result["content"])}
 
     def user_blocks(self) -> list[Block]:
         results = [
@@ -99,7 +109,14 @@ class Transcript:
                 messages.append({"role": "user", "content": blocks})
             if exchange.system and messages and messages[-1]["role"] == "user":
                 messages.append({"role": "system", "content": exchange.system})
-        return _with_cache_marks(messages)
+        return _with_cache_marks(within_limits(messages))
+
+    @property
+    def has_new_media(self) -> bool:
+        """Whether media have come in since the last answer: no request that held them has succeeded yet."""
+        last = self._exchanges[-1]
+        inner = [block for result in last.results.values() for block in result["content"]]
+        return any(block["type"] in _MEDIA for block in (*last.said, *inner))
 
     def _note_interruption(self) -> None:
         if self._interrupted:
@@ -107,17 +124,21 @@ class Transcript:
             self._interrupted = False
 
     def _response(self, private: dict[str, Any]) -> None:
+        if private.get("refused"):
+            self._exchanges[-1].leave_out_media()
         if private.get("outcome") != "completed" or private.get("stop_reason") == "refusal":
             return
         self._interrupted = False
         blocks = list(_given_back(private["content"], same_model=private.get("model") == self._model))
+        while blocks and blocks[-1]["type"] in _UNCACHEABLE:
+            blocks.pop()  # a message may not end in thinking; nothing came of it
         if blocks:
             self._exchanges.append(
                 _Exchange(blocks, {event: model for model, event in private["calls"].items()})
             )
         if private.get("stop_reason") == "max_tokens" and not private["calls"]:
             self._exchanges[-1].said.append({"type": "text", "text": _CUT_OFF})
-        if private.get("stop_reason") == "pause_turn" and blocks and blocks[-1]["type"] in _PLAIN:
+        if private.get("stop_reason") == "pause_turn" and blocks and blocks[-1]["type"] == "text":
             # Only a server tool may be under way at the end of a request; anything else is taken for prefill.
             self._exchanges[-1].said.append({"type": "text", "text": _GO_ON})
 
@@ -133,6 +154,13 @@ def _given_back(content: Iterable[Block], *, same_model: bool) -> Iterable[Block
                 continue
             case _:
                 yield block
+
+
+def _without_media(content: Iterable[Block]) -> list[Block]:
+    return [
+        {"type": "text", "text": _REFUSED.format(type=block["type"])} if block["type"] in _MEDIA else block
+        for block in content
+    ]
 
 
 def _shown(content: Iterable[Block]) -> list[Block]:

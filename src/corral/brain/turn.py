@@ -32,7 +32,8 @@ from corral.brain.decide import (
     decide,
     leaves_work,
 )
-from corral.brain.model_call import Answered, Failed, Interrupted, call_model
+from corral.brain.file_sources import FileReader, FileSources
+from corral.brain.model_call import Answered, Failed, Interrupted, Outcome, call_model
 from corral.brain.permission import enabled_sandbox_tools
 from corral.brain.toolset import system_prompt, tool_definitions
 from corral.brain.transcript import Transcript
@@ -42,8 +43,8 @@ from corral.session.commit import Commit, CommitRefused, Fence, LogUnavailable, 
 from corral.session.events import NewEvent
 from corral.session.log import PostgresSessionLog, located
 from corral.session.state import Call, SessionState, fold, with_inputs
-from corral.session.usage import usage_snapshot
 from corral.store.database import Database
+from corral.wire.errors import Overloaded
 
 _FLOOR_SECONDS: Final = 5.0
 """How long to wait for news before looking anyway: a notification may have been lost."""
@@ -95,6 +96,7 @@ class Turn:
         bus: Bus,
         provider: InferenceProvider,
         hands: Hands,
+        files: FileReader,
         rules: Rules,
         retry: RetryPolicy,
     ) -> None:
@@ -107,6 +109,7 @@ class Turn:
         self._rules = rules
         self._retry = retry
         self._voice = emit.Voice(claim.thread_id, claim.agent, claim.self_hosted)
+        self._sources = FileSources(files)
         self._transcript = Transcript(claim.agent["model"]["id"])
         self._state = SessionState()
         self._clock = _DatabaseClock(claim.at)
@@ -222,16 +225,7 @@ class Turn:
         events = [*taken, *emit.running(self._voice, self._state), start]
         await self._append(events, take=[waiting.id for waiting in action.inputs], status="running")
         # Not before the request: a session that needs no hands never waits for them.
-        calling = asyncio.create_task(
-            call_model(
-                self._provider,
-                self._request(),
-                bus=self._bus,
-                thread_id=self._claim.thread_id,
-                after_seq=self._state.seq,
-                interrupted=lambda: self._interrupted(news),
-            )
-        )
+        calling = asyncio.create_task(self._ask(news, after_seq=self._state.seq))
         try:
             if self._needs_hands():
                 await self._hands.ensure(self._claim.session_id, self._claim.environment_id)
@@ -250,19 +244,35 @@ class Turn:
             case _:
                 assert_never(outcome)
 
+    async def _ask(self, news: Subscription, *, after_seq: int) -> Outcome:
+        try:
+            request = await self._request()
+        except Overloaded as error:
+            return Failed(ModelFailed("failed", error.message, retryable=True, retry_after=error.retry_after))
+        return await call_model(
+            self._provider,
+            request,
+            bus=self._bus,
+            thread_id=self._claim.thread_id,
+            after_seq=after_seq,
+            interrupted=lambda: self._interrupted(news),
+        )
+
     def _needs_hands(self) -> bool:
         """Whether a worker may be needed in this turn; on self_hosted it may answer custom tools too."""
         agent = self._claim.agent
         return bool(tool_definitions(agent) if self._claim.self_hosted else enabled_sandbox_tools(agent))
 
-    def _request(self) -> ModelRequest:
+    async def _request(self) -> ModelRequest:
         model = self._claim.agent["model"]
-        system = system_prompt(self._claim.agent, self_hosted=self._claim.self_hosted)
+        system = system_prompt(
+            self._claim.agent, self_hosted=self._claim.self_hosted, memory=self._claim.memory
+        )
         if system:
             system[-1]["cache_control"] = {"type": "ephemeral"}
         return ModelRequest(
             model=model["id"],
-            messages=self._transcript.messages(),
+            messages=await self._sources.resolved(self._transcript.messages()),
             system=system,
             tools=tool_definitions(self._claim.agent),
             effort=model["effort"]["type"],
@@ -301,7 +311,9 @@ class Turn:
             failures=failures + 1,
             reason=failure.message,
         )
-        if not failure.retryable or failures + 1 >= self._retry.attempts:
+        # Refused with media that no request has carried yet: the next one goes without them, once.
+        again = failure.retryable or (failure.refused and self._transcript.has_new_media)
+        if not again or failures + 1 >= self._retry.attempts:
             await self._append_fact(emit.failed(self._voice, start_id, failure, retry_at=None))
             return
         delay = self._retry.delay(failures, failure.retry_after)
@@ -352,7 +364,8 @@ class Turn:
                 events=tuple(events),
                 take=taken,
                 status=status,
-                usage=usage_snapshot(self._state, self._clock.now()) if status == "idle" else None,
+                # The session shows what its last usage event says.
+                usage=next((event.body["usage"] for event in events if event.type == "session.usage"), None),
                 wake=wake,
             )
         )

@@ -40,10 +40,14 @@ class _Notice(msgspec.Struct, omit_defaults=True):
 
 
 class PostgresBus:
-    """See `Bus`. Open with ``async with``."""
+    """See `Bus`. Open with ``async with``.
 
-    def __init__(self, database: Database) -> None:
+    ``watch_seconds`` is for how long others' word that they watch a session holds; it is renewed in time.
+    """
+
+    def __init__(self, database: Database, *, watch_seconds: float = _WATCH_SECONDS) -> None:
         self._database = database
+        self._watch_seconds = watch_seconds
         self._hub = Hub()
         self._name = new_id("req")
         self._pending: dict[str, None] = {}
@@ -101,14 +105,14 @@ class PostgresBus:
 
     async def _send(self) -> None:
         loop = asyncio.get_running_loop()
-        watch_at = loop.time() + _WATCH_SECONDS / 3
+        watch_at = loop.time() + self._watch_seconds / 3
         while True:
             heed_cancellation()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(watch_at):
                     await self._wanted.wait()
             if loop.time() >= watch_at:
-                watch_at = loop.time() + _WATCH_SECONDS / 3
+                watch_at = loop.time() + self._watch_seconds / 3
                 watch = self._hub.previewed()
                 self._notices.extend(
                     _Notice(self._name, watch=watch[at : at + _TOPICS_A_NOTICE])
@@ -157,7 +161,7 @@ class PostgresBus:
         for topic in notice.topics:
             self._hub.poke(topic)
         for topic in notice.watch:
-            self._watched[topic] = asyncio.get_running_loop().time() + _WATCH_SECONDS
+            self._watched[topic] = asyncio.get_running_loop().time() + self._watch_seconds
         if notice.preview is not None:
             self._hub.preview(notice.topic, notice.preview)
 

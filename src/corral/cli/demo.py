@@ -1,20 +1,15 @@
 """`corral demo`: an agent repairs a real repository in a sandbox, from nothing to passing tests."""
 
 import asyncio
-import os
 import re
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import httpx
 import msgspec
 from rich.console import Console
 from rich.text import Text
@@ -22,12 +17,11 @@ from rich.text import Text
 from corral.cli.api_client import ApiClient
 from corral.cli.failure import Failure
 from corral.cli.options import data_option, json_option
+from corral.cli.private_corral import corral_at_hand
 from corral.cli.running import default_data_dir, run_until_signal, unless_stopped
 from corral.cli.transcript_view import TranscriptView
 
 _MODEL: Final = "claude-haiku-4-5"
-_START_SECONDS: Final = 180.0
-_STOP_SECONDS: Final = 8.0
 _TASK: Final = (
     "Some tests of the Python package in your working directory fail. Find the fault, repair it in the "
     "package (not in the tests), and run all tests again with `python3 -m unittest` until they pass. Say in "
@@ -35,16 +29,6 @@ _TASK: Final = (
 )
 _SYSTEM: Final = "You are a careful engineer. Look before you change anything, and prove that it works."
 _PASSED: Final = re.compile(r"^Ran (\d+) tests? in .*\n+OK", re.MULTILINE)
-
-
-class _Place(msgspec.Struct):
-    """A running Corral on this machine: its address and keys, and where its worker keeps workspaces."""
-
-    base_url: str
-    api_key: str
-    environment_id: str
-    scripted: bool
-    workspaces: Path
 
 
 @click.command()
@@ -88,7 +72,7 @@ def demo(data: Path | None, model: str, keep: bool, picture: Path | None, as_jso
 
 async def _run(console: Console, data: Path, model: str, keep: bool, as_json: bool) -> bool:
     began = time.monotonic()
-    async with _corral(data, console) as place, ApiClient(place.base_url, place.api_key) as api:
+    async with corral_at_hand(data, console) as place, ApiClient(place.base_url, place.api_key) as api:
         agent = await api.post(
             "/v1/agents",
             {
@@ -183,92 +167,3 @@ def _summary(console: Console, figures: dict[str, Any], as_json: bool) -> None:
             f"  {figures['total_seconds']:.1f} s in all, starting and stopping Corral included"
         )
     )
-
-
-@asynccontextmanager
-async def _corral(data: Path, console: Console) -> AsyncGenerator[_Place]:
-    place = await _that_runs(data)
-    if place is not None:
-        console.print(Text(f"Using the Corral that runs at {place.base_url}."))
-        yield place
-        return
-    console.print(Text("Starting a private Corral."))
-    folder = await asyncio.to_thread(_new_folder)
-    try:
-        async with _private(folder) as place:
-            yield place
-    finally:
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-
-
-def _new_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="corral-demo-"))
-    # PostgreSQL's user and the sandbox's must be able to pass through; what is inside is closed by itself.
-    folder.chmod(0o711)
-    return folder
-
-
-async def _that_runs(data: Path) -> _Place | None:
-    place = _read_place(data)
-    if place is None:
-        return None
-    try:
-        async with httpx.AsyncClient(timeout=2.0, trust_env=False) as http:
-            answer = await http.get(f"{place.base_url}/healthz")
-    except httpx.HTTPError:
-        return None
-    return place if answer.is_success else None
-
-
-def _read_place(data: Path) -> _Place | None:
-    """What `corral up` leaves in its data folder while it runs."""
-    try:
-        told = msgspec.json.decode((data / "running.json").read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return None
-    return _Place(
-        told["base_url"],
-        told["api_key"],
-        told["environment_id"],
-        bool(told["scripted_model"]),
-        data / "workspaces",
-    )
-
-
-@asynccontextmanager
-async def _private(folder: Path) -> AsyncGenerator[_Place]:
-    """A `corral up` of our own in `folder`, with its progress on our standard error."""
-    arguments = ["up", "--data", str(folder), "--host", "127.0.0.1", "--port", "0"]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "corral.cli",
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        env={**os.environ, "CORRAL_LOG__LEVEL": os.environ.get("CORRAL_LOG__LEVEL", "warning")},
-        start_new_session=True,
-    )
-    try:
-        yield await _when_ready(folder, process)
-    finally:
-        if process.returncode is None:
-            process.terminate()
-            try:
-                async with asyncio.timeout(_STOP_SECONDS):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-
-
-async def _when_ready(folder: Path, process: asyncio.subprocess.Process) -> _Place:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if process.returncode is not None:
-            raise Failure("Corral did not start.", "its messages above say why; `corral doctor` checks more.")
-        place = await asyncio.to_thread(_read_place, folder)
-        if place is not None:
-            return place
-        await asyncio.sleep(0.05)
-    raise Failure(f"Corral was not ready after {_START_SECONDS:.0f} s.", "run `corral doctor`.")

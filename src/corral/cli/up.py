@@ -106,7 +106,7 @@ class _House:
             credentials = await unless_stopped(
                 stop, prepare_credentials(database, self._data_dir, self._settings.server.api_key)
             )
-            settings = await self._with_model(stack)
+            settings = self._with_files(await self._with_model(stack))
             await self._serve(settings, database, credentials, stop)
 
     def _import_client(self, stack: AsyncExitStack) -> None:
@@ -162,6 +162,13 @@ class _House:
                 max_tokens=inference.max_tokens,
             ),
         )
+
+    def _with_files(self, settings: Settings) -> Settings:
+        """The settings, with files in the data folder unless they name another place."""
+        if settings.files.store is not None:
+            return settings
+        files = msgspec.structs.replace(settings.files, store=str(self._data_dir / "files"))
+        return msgspec.structs.replace(settings, files=files)
 
     async def _serve(
         self, settings: Settings, database: Database, credentials: Credentials, stop: asyncio.Event

@@ -4,14 +4,15 @@ An item is one session that needs a sandbox. It is offered, claimed by a poll, a
 heartbeats and stopped. What must stay true:
 
 - a session has at most one item that can be claimed (an index sees to it);
-- each poll that hands out an item gives it a new token, and only the newest one is good;
+- each poll that hands out an item gives it a new token, and only the newest one is good: whoever has an
+  earlier one is told so at its next heartbeat, and can do nothing else;
 - an item whose lease has run out is offered again, whoever held it; only the database's clock decides that;
 - an item that stops while its session still needs hands is followed by another.
 """
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import msgspec
 
@@ -168,8 +169,9 @@ class WorkQueue:
         *,
         expected_last_heartbeat: str | None,
         desired_ttl_seconds: int | None,
+        former: bool = False,
     ) -> WorkHeartbeat:
-        """Extend the lease (contract section 12.3).
+        """Extend the lease (contract section 12.3); never for the token of a former claim.
 
         Raises:
             NotFound: there is no such item in the environment.
@@ -181,7 +183,7 @@ class WorkQueue:
             row = await cursor.fetchone()
             if row is None:
                 raise _unknown(work_id)
-            answer = beaten(row, expected_last_heartbeat, desired_ttl_seconds)
+            answer = beaten(row, expected_last_heartbeat, desired_ttl_seconds, former=former)
             if extended(answer):
                 await connection.execute(
                     sql.EXTEND,
@@ -294,8 +296,15 @@ class WorkQueue:
 
     async def verify_token(self, token: str) -> Claim | None:
         """Whose token this is, or None: unknown, replaced by a later claim, or of a stopped item."""
+        return await self._claim_of(sql.HOLDER, token)
+
+    async def verify_former_token(self, token: str) -> Claim | None:
+        """Whose token this was before a later claim or the item's end, or None."""
+        return await self._claim_of(sql.FORMER_HOLDER, token)
+
+    async def _claim_of(self, statement: LiteralString, token: str) -> Claim | None:
         digest = token_hash(token)
-        row = await self._database.fetch_one(sql.HOLDER, {"hash": digest})
+        row = await self._database.fetch_one(statement, {"hash": digest})
         if row is None:
             return None
         return Claim(row["id"], row["session_id"], row["environment_id"], digest)

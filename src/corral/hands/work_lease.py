@@ -14,11 +14,16 @@ from corral.wire.work import (
 )
 
 
-def beaten(row: Mapping[str, Any], expected: str | None, desired_ttl: int | None) -> WorkHeartbeat:
+def beaten(
+    row: Mapping[str, Any], expected: str | None, desired_ttl: int | None, *, former: bool = False
+) -> WorkHeartbeat:
     """The answer to a heartbeat. ``row`` has the item and, as ``now``, the database's clock.
 
+    ``former``: it comes from an earlier claim, which has lost the lease whatever it expects.
+
     Raises:
-        PreconditionFailed: the expected value is not the stored one; ``details.current_state`` has the lease.
+        PreconditionFailed: the expected value is not the stored one, or the claim is a former one;
+            ``details.current_state`` has the lease.
         Conflict: the item is still queued.
         InvalidRequest: the time to live is below 1.
     """
@@ -27,9 +32,9 @@ def beaten(row: Mapping[str, Any], expected: str | None, desired_ttl: int | None
     # A wish out of bounds is met as far as may be; the answer says how far.
     ttl = min(max(desired_ttl or TTL_SECONDS, TTL_SECONDS_LEAST), TTL_SECONDS_MOST)
     state, last = row["state"], row["last_heartbeat"]
-    if state in ("stopping", "stopped"):
+    if state == "stopped" or (state == "stopping" and not former):
         return WorkHeartbeat(last_heartbeat=last or "", lease_extended=False, state=state, ttl_seconds=ttl)
-    if expected is not None and expected != (last or NO_HEARTBEAT):
+    if former or (expected is not None and expected != (last or NO_HEARTBEAT)):
         raise PreconditionFailed(
             "The expected_last_heartbeat is not the stored one, so another worker may hold the lease.",
             error_code="heartbeat_precondition_failed",

@@ -29,6 +29,8 @@ where workers.seen_at < now() - interval '5 seconds'
 
 _CLAIM_FROM: Final[LiteralString] = """
 update work set
+    former_hashes = case when token_hash is null then former_hashes
+        else (array_prepend(token_hash, former_hashes))[1:8] end,
     state = 'queued', token_hash = %(hash)s, worker_id = %(worker)s, polled_at = clock_timestamp(),
     lease_until = null, last_heartbeat = null, acknowledged_at = null, started_at = null,
     latest_heartbeat_at = null
@@ -48,7 +50,7 @@ returning
 """
 
 # Claim the oldest item that is on offer, was claimed and not acknowledged in time, or whose lease ran out.
-# Two polls never get the same item; the token of whoever had it before is gone with the commit.
+# Two polls never get the same item; the token of whoever had it before is a former one with the commit.
 CLAIM: Final[LiteralString] = (
     _CLAIM_FROM + "where w.environment_id = %(environment)s" + _CLAIM_WHERE + _COLUMNS
 )
@@ -64,7 +66,7 @@ CLAIM_POOL: Final[LiteralString] = (
 REAP: Final[LiteralString] = (
     """
 update work set
-    state = 'stopped', stopped_at = clock_timestamp(), token_hash = null, stop_reason = 'lease expired'
+    state = 'stopped', stopped_at = clock_timestamp(), stop_reason = 'lease expired'
 where state = 'stopping' and lease_until < clock_timestamp()
     and (%(environment)s::text is null or environment_id = %(environment)s)
 returning """
@@ -124,15 +126,14 @@ update work set
 where id = %(work)s
 """
 
-# To 'stopping' where a worker holds the item, else or by force to 'stopped'. No row: stopped before, or
-# unknown. With the end its token is gone.
+# To 'stopping' where a worker beats for the item, which will see it; else, or by force, to 'stopped' (one that
+# has not yet beaten sees it at its first heartbeat). No row: stopped before, or unknown.
 STOP: Final[LiteralString] = (
     """
 update work set
-    state = case when %(force)s or state = 'queued' then 'stopped' else 'stopping' end,
+    state = case when %(force)s or state in ('queued', 'starting') then 'stopped' else 'stopping' end,
     stop_requested_at = coalesce(stop_requested_at, clock_timestamp()),
-    stopped_at = case when %(force)s or state = 'queued' then clock_timestamp() end,
-    token_hash = case when %(force)s or state = 'queued' then null else token_hash end,
+    stopped_at = case when %(force)s or state in ('queued', 'starting') then clock_timestamp() end,
     stop_reason = 'requested'
 where id = %(work)s and environment_id = %(environment)s and state <> 'stopped'
 returning """
@@ -176,6 +177,13 @@ SET_METADATA: Final[LiteralString] = (
 
 HOLDER: Final[LiteralString] = """
 select id, session_id, environment_id from work where token_hash = %(hash)s and state <> 'stopped'
+"""
+
+# Whose token this was: of an earlier claim, or of an item that is stopped.
+FORMER_HOLDER: Final[LiteralString] = """
+select id, session_id, environment_id from work where token_hash = %(hash)s and state = 'stopped'
+union all
+select id, session_id, environment_id from work where former_hashes @> array[%(hash)s::bytea]
 """
 
 # The first claim that begins a call keeps it. No row: the session has no such call.

@@ -1,11 +1,14 @@
 """Puts a streamed response together, block by block, so that each can be given back as it came.
 
 Unknown block and delta types are kept, not interpreted (contract, messages-api.md: "Answers to be ready
-for").
+for"). Servers other than the Claude API speak dialects of the same stream: blocks are known by the index that
+they came with, whatever its order; an answer may lack its start or its stop reason, a block its end, a call
+its input.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import msgspec
@@ -13,6 +16,19 @@ import msgspec
 from corral.inference.provider import BlockStarted, ModelEvent, ModelFailed, ModelResponse, TextDelta
 
 _INCOMPLETE: Final = "incomplete_tool_use"
+_CALLS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+_LASTING: Final = frozenset(
+    {
+        "invalid_request_error",
+        "authentication_error",
+        "permission_error",
+        "not_found_error",
+        "request_too_large",
+        "exceed_context_size_error",
+    }
+)
+"""Errors that the same request would meet again. The last is llama.cpp's: the conversation is too long."""
+_REFUSED: Final = frozenset({"invalid_request_error", "request_too_large"})
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _APPENDED: Final = {
     "text_delta": "text",
@@ -26,9 +42,11 @@ class Assembler:
 
     def __init__(self) -> None:
         self._blocks: list[dict[str, Any]] = []
+        self._positions: dict[int, int] = {}
         self._inputs: dict[int, list[str]] = {}
         self._usage: dict[str, Any] = {}
         self._model = ""
+        self._ending = False
         self._stop_reason: str | None = None
         self._stop_details: dict[str, Any] | None = None
         self.response: ModelResponse | None = None
@@ -43,19 +61,20 @@ class Assembler:
         match data.get("type"):
             case "message_start":
                 message = data["message"]
-                self._model = message.get("model", "")
-                self._usage.update(message.get("usage") or {})
+                self._model = message.get("model") or ""
+                self._count(message.get("usage"))
             case "content_block_start":
                 return self._start(data["index"], dict(data["content_block"]))
             case "content_block_delta":
-                return self._delta(data["index"], data["delta"])
+                return self._delta(self._positions[data["index"]], data["delta"])
             case "content_block_stop":
-                self._close(data["index"])
+                if (position := self._positions.get(data["index"])) is not None:
+                    self._close(position)
             case "message_delta":
+                self._ending = True
                 self._stop_reason = data["delta"].get("stop_reason") or self._stop_reason
                 self._stop_details = data["delta"].get("stop_details") or self._stop_details
-                usage: dict[str, Any] = data.get("usage") or {}
-                self._usage.update({name: count for name, count in usage.items() if count is not None})
+                self._count(data.get("usage"))
             case "message_stop":
                 self._finish()
                 return self.response
@@ -65,30 +84,46 @@ class Assembler:
                 pass
         return None
 
-    def _start(self, index: int, block: dict[str, Any]) -> ModelEvent:
-        if index != len(self._blocks):
-            raise ModelFailed("failed", "the model's stream skipped a content block", retryable=True)
-        self._blocks.append(block)
-        if "input" in block:
-            self._inputs[index] = []
-        return BlockStarted(index, str(block.get("type")))
+    def _count(self, usage: Mapping[str, Any] | None) -> None:
+        """Counts are cumulative. Some servers know the input at the start and send 0 or null at the end,
+        others the reverse: a count that says nothing replaces none."""
+        for name, count in (usage or {}).items():
+            if count or self._usage.get(name) is None:
+                self._usage[name] = count
 
-    def _delta(self, index: int, delta: dict[str, Any]) -> ModelEvent | None:
-        block = self._blocks[index]
+    def _start(self, index: int, block: dict[str, Any]) -> ModelEvent | None:
+        if index in self._positions:
+            return self._start_again(self._blocks[self._positions[index]], block)
+        position = self._positions[index] = len(self._blocks)
+        self._blocks.append(block)
+        if block.get("type") in _CALLS:
+            block["input"] = block.get("input") or {}
+            self._inputs[position] = []
+        if block.get("type") == "text" and block.get("text"):
+            return TextDelta(position, block["text"])
+        return BlockStarted(position, str(block.get("type")))
+
+    def _start_again(self, known: dict[str, Any], block: dict[str, Any]) -> None:
+        """llama.cpp announces a block anew when the last piece of its answer goes on with it."""
+        if (known.get("type"), known.get("id")) != (block.get("type"), block.get("id")):
+            raise ModelFailed("failed", "two blocks of the answer have the same index", retryable=True)
+
+    def _delta(self, position: int, delta: dict[str, Any]) -> ModelEvent | None:
+        block = self._blocks[position]
         kind = delta.get("type")
         if kind == "input_json_delta":
-            self._inputs[index].append(delta["partial_json"])
+            self._inputs.setdefault(position, []).append(delta["partial_json"])
         elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
         elif kind in _APPENDED:
             field = _APPENDED[kind]
-            block[field] = block.get(field, "") + delta[field]
+            block[field] = (block.get(field) or "") + delta[field]
             if kind == "text_delta":
-                return TextDelta(index, delta["text"])
+                return TextDelta(position, delta["text"])
         return None
 
-    def _close(self, index: int) -> None:
-        parts = self._inputs.pop(index, None)
+    def _close(self, position: int) -> None:
+        parts = self._inputs.pop(position, None)
         if not parts or not (text := "".join(parts)):
             return
         try:
@@ -96,23 +131,28 @@ class Assembler:
         except msgspec.DecodeError:
             given = None
         if isinstance(given, dict):
-            self._blocks[index]["input"] = given
+            self._blocks[position]["input"] = given
         else:
             # Cut off at the output limit in the middle of the input: the call cannot be made.
-            self._blocks[index]["type"] = _INCOMPLETE
+            self._blocks[position]["type"] = _INCOMPLETE
+
+    def _implied_stop_reason(self) -> str:
+        """For an answer that ends properly but does not say why, as Ollama's may."""
+        return "tool_use" if any(block.get("type") == "tool_use" for block in self._blocks) else "end_turn"
 
     def _finish(self) -> None:
+        for position in list(self._inputs):
+            self._close(position)
         content = [block for block in self._blocks if block.get("type") != _INCOMPLETE]
-        if self._stop_reason is None:
+        if not self._ending:
             raise ModelFailed("failed", "the model's stream ended without a stop reason", retryable=True)
-        if len(content) < len(self._blocks) and self._stop_reason == "tool_use":
+        stop_reason = self._stop_reason or self._implied_stop_reason()
+        if len(content) < len(self._blocks) and stop_reason == "tool_use":
             raise ModelFailed("failed", "the input of a tool call is not a JSON object", retryable=True)
         ids = [block["id"] for block in content if block.get("type") == "tool_use"]
         if len(set(ids)) < len(ids):
             raise ModelFailed("failed", "two tool calls of one answer have the same id", retryable=True)
-        self.response = ModelResponse(
-            content, self._stop_reason, self._usage, self._model, self._stop_details
-        )
+        self.response = ModelResponse(content, stop_reason, self._usage, self._model, self._stop_details)
 
 
 def decoded(text: str | bytes) -> Any:
@@ -150,4 +190,4 @@ def _failure(error: dict[str, Any]) -> ModelFailed:
         return ModelFailed("overloaded", message, retryable=True)
     if kind == "rate_limit_error":
         return ModelFailed("rate_limited", message, retryable=True)
-    return ModelFailed("failed", message, retryable=kind != "invalid_request_error")
+    return ModelFailed("failed", message, retryable=kind not in _LASTING, refused=kind in _REFUSED)

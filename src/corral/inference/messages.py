@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
 _RETRYABLE_STATUS: Final = frozenset({408, 409, 425, 429})
+_REFUSED_STATUS: Final = frozenset({400, 413, 422})
 _EFFORT_DEFAULT: Final = "high"
+_DONE: Final = b"[DONE]"
 
 
 def import_client() -> None:
@@ -136,14 +138,33 @@ class MessagesProvider:
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, Any]]:
-    """The JSON payloads of a server-sent event stream."""
+    """The JSON payloads of a server-sent event stream.
+
+    An event's name counts where the payload has no type of its own, and where it says that this is an error:
+    llama.cpp sends the bare error. vLLM ends with a payload that is no JSON.
+    """
+    name = b""
     data: list[bytes] = []
     async for line in _lines(chunks):
-        if line.startswith(b"data:"):
+        if line.startswith(b"event:"):
+            name = line[6:].strip()
+        elif line.startswith(b"data:"):
             data.append(line[5:])
-        elif not line and data:
-            yield decoded(b"\n".join(data))
+        elif not line:
+            payload = b"\n".join(data)
+            if data and payload.strip() != _DONE:
+                yield _named(name.decode("utf-8", "replace"), decoded(payload))
+            name = b""
             data.clear()
+
+
+def _named(name: str, payload: dict[str, Any]) -> dict[str, Any]:
+    if payload.get("type") == "error" or (name != "error" and "type" in payload):
+        return payload
+    if name == "error" or "error" in payload:
+        error = payload.get("error") or payload
+        return {"type": "error", "error": {"message": error} if isinstance(error, str) else error}
+    return {**payload, "type": name}
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
@@ -162,6 +183,7 @@ def _status_failure(status: int, message: str, headers: Mapping[str, str]) -> Mo
         f"the model provider answered {status}: {message}",
         retryable=status in _RETRYABLE_STATUS or status >= 500,
         retry_after=_retry_after(headers),
+        refused=status in _REFUSED_STATUS,
     )
 
 

@@ -54,17 +54,25 @@ class ModelFailed(Exception):
     """A model request that brought no answer.
 
     ``retryable`` says whether the same request may succeed later; ``retry_after`` is the provider's own wish
-    in seconds. The message is for the session's log and holds no secret.
+    in seconds. ``refused`` says that the request itself was found at fault, so that only another one can
+    succeed. The message is for the session's log and holds no secret.
     """
 
     def __init__(
-        self, kind: FailureKind, message: str, *, retryable: bool, retry_after: float | None = None
+        self,
+        kind: FailureKind,
+        message: str,
+        *,
+        retryable: bool,
+        retry_after: float | None = None,
+        refused: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
         self.message = message
         self.retryable = retryable
         self.retry_after = retry_after
+        self.refused = refused
 
 
 class InferenceProvider(Protocol):

@@ -28,6 +28,7 @@ class _Row(msgspec.Struct, frozen=True):
     thread_id: str
     last_seq: int
     last_input: int
+    status: str
 
 
 class Following:
@@ -48,14 +49,17 @@ class Following:
         """The frames of one stream; the first is empty and says that the stream is open.
 
         Everything that is committed after that first frame comes, once and in log order. It ends after
-        ``session.deleted`` and ``session.status_terminated``. `deltas` are the event types whose previews
-        are wanted. Raises `NotFound` before the first frame if there is no such session or thread.
+        ``session.deleted`` and ``session.status_terminated``, and at once where the latter has been. `deltas`
+        are the event types whose previews are wanted. Raises `NotFound` before the first frame if there is
+        no such session or thread.
         """
         async with self._bus.subscribe(session_topic(session_id), previews=bool(deltas)) as subscription:
             row = await self._row(session_id)
             if row is None or thread_id not in (None, row.thread_id):
                 raise not_found(session_id)
             yield b""
+            if row.status == "terminated":
+                return  # nothing more can come, so nobody is kept waiting for it
             reader = _Reader(self._database, session_id, row, deltas)
             async for frame in self._frames(reader, subscription, ping_seconds):
                 yield frame
@@ -80,9 +84,12 @@ class Following:
 
     async def _row(self, session_id: str) -> _Row | None:
         row = await self._database.fetch_one(
-            "select primary_thread_id, last_seq, last_input from sessions where id = %s", (session_id,)
+            "select primary_thread_id, last_seq, last_input, status from sessions where id = %s",
+            (session_id,),
         )
-        return None if row is None else _Row(row["primary_thread_id"], row["last_seq"], row["last_input"])
+        if row is None:
+            return None
+        return _Row(row["primary_thread_id"], row["last_seq"], row["last_input"], row["status"])
 
 
 class _Reader:

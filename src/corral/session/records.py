@@ -4,25 +4,29 @@ Every write locks the session's row before anything else of the session, as the 
 no two writers can wait for each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, LiteralString
 
 import msgspec
 
-from corral.session.events import NewEvent, new_event
+from corral.session.events import Input, NewEvent, new_event
 from corral.session.usage import UNUSED
 from corral.store.database import Connection, Database
 from corral.wire.errors import InvalidRequest, NotFound
 from corral.wire.ids import new_id
-from corral.wire.times import to_wire
+from corral.wire.session_resources import resource_object
+from corral.wire.times import from_wire, to_wire
 
 Row = dict[str, Any]
+Attach = Callable[[Connection, str], Awaitable[None]]
 
 _COLUMNS: Final[LiteralString] = (
     "s.id, s.created_at, s.updated_at, s.archived_at, s.title, s.metadata::text as metadata,"
     " s.environment_id, s.agent_id, s.agent_version, s.agent::text as agent, s.primary_thread_id, s.status,"
-    " s.usage::text as usage, s.running_since, s.last_seq, s.last_input, s.epoch, now() as read_at"
+    " s.usage::text as usage, s.running_since, s.last_seq, s.last_input, s.epoch, now() as read_at,"
+    " (select json_agg(json_build_array(r.id, r.type, r.body, r.created_at, r.updated_at)"
+    " order by r.position) from session_resources r where r.session_id = s.id) as resources"
 )
 
 
@@ -44,6 +48,7 @@ class SessionFilter(msgspec.Struct, frozen=True):
     agent_version: int | None = None
     statuses: Sequence[str] | None = None
     environment_id: str | None = None
+    memory_store_id: str | None = None
     created_gt: datetime | None = None
     created_gte: datetime | None = None
     created_lt: datetime | None = None
@@ -65,10 +70,16 @@ class SessionRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(self, new: NewSession, inputs: Sequence[tuple[str, str, Mapping[str, Any]]]) -> Row:
+    async def create(
+        self,
+        new: NewSession,
+        inputs: Sequence[tuple[str, str, Mapping[str, Any]]],
+        attach: Attach | None = None,
+    ) -> Row:
         """Make a session, with the inputs ``(id, type, body)`` that it starts on already queued.
 
         With inputs the session is ``running`` from the start, and a brain is called (contract section 8.3).
+        `attach` runs in the same transaction, on the session's id: what it raises undoes all.
         """
         session_id, thread_id = new_id("sesn"), new_id("sthr")
         async with self._database.transaction() as connection:
@@ -93,6 +104,8 @@ class SessionRecords:
                     len(inputs),
                 ),
             )
+            if attach is not None:
+                await attach(connection, session_id)
             for position, (input_id, kind, body) in enumerate(inputs, 1):
                 await connection.execute(
                     "insert into inputs (session_id, position, id, thread_id, type, body)"
@@ -125,6 +138,8 @@ class SessionRecords:
             " and (%(agent_id)s::text is null or s.agent_id = %(agent_id)s)"
             " and (%(agent_version)s::int is null or s.agent_version = %(agent_version)s)"
             " and (%(environment_id)s::text is null or s.environment_id = %(environment_id)s)"
+            " and (%(memory_store_id)s::text is null or s.id in (select r.session_id from session_resources r"
+            " where r.type = 'memory_store' and r.body ->> 'memory_store_id' = %(memory_store_id)s))"
             " and (%(statuses)s::text[] is null or s.status = any(%(statuses)s))"
             " and (%(created_gt)s::timestamptz is null or s.created_at > %(created_gt)s)"
             " and (%(created_gte)s::timestamptz is null or s.created_at >= %(created_gte)s)"
@@ -177,6 +192,9 @@ class SessionRecords:
             if row["archived_at"] is not None:
                 return row
             _refuse_while_running(row, "archive")
+            # What was accepted stays to be seen, though nobody will act on it any more.
+            for waiting in await _inputs(connection, session_id):
+                await _append(connection, row, waiting.taken())
             await _append(connection, row, new_event("session.status_terminated", row["primary_thread_id"]))
             # A brain that was about to claim it finds another epoch.
             await connection.execute(
@@ -222,7 +240,7 @@ def session_object(row: Row) -> dict[str, Any]:
         "environment_id": row["environment_id"],
         "deployment_id": None,
         "agent": msgspec.json.decode(row["agent"]),
-        "resources": [],
+        "resources": _resources(row),
         "vault_ids": [],
         "outcome_evaluations": [],
         "budget": None,
@@ -235,6 +253,13 @@ def session_object(row: Row) -> dict[str, Any]:
         "updated_at": to_wire(row["updated_at"]),
         "archived_at": None if row["archived_at"] is None else to_wire(row["archived_at"]),
     }
+
+
+def _resources(row: Row) -> list[dict[str, Any]]:
+    return [
+        resource_object(id, type, body, to_wire(from_wire(created)), to_wire(from_wire(updated)))
+        for id, type, body, created, updated in row["resources"] or ()
+    ]
 
 
 def thread_object(row: Row) -> dict[str, Any]:
@@ -275,16 +300,30 @@ async def _append(connection: Connection, row: Row, event: NewEvent) -> None:
         "with s as (update sessions set last_seq = last_seq + 1,"
         " last_event_at = greatest(clock_timestamp(), last_event_at) where id = %(session)s"
         " returning last_seq, last_event_at)"
-        " insert into events (session_id, seq, id, thread_id, type, body, processed_at)"
-        " select %(session)s, last_seq, %(id)s, %(thread)s, %(type)s, %(body)s::json, last_event_at from s",
+        " insert into events (session_id, seq, id, thread_id, type, body, resolves, processed_at)"
+        " select %(session)s, last_seq, %(id)s, %(thread)s, %(type)s, %(body)s::json, %(resolves)s,"
+        " last_event_at from s",
         {
             "session": row["id"],
             "id": event.id,
             "thread": event.thread_id,
             "type": event.type,
             "body": event.body_text(),
+            "resolves": event.resolves,
         },
     )
+
+
+async def _inputs(connection: Connection, session_id: str) -> list[Input]:
+    cursor = await connection.execute(
+        "select position, id, type, thread_id, body::text as body from inputs where session_id = %s"
+        " order by position",
+        (session_id,),
+    )
+    return [
+        Input(row["position"], row["id"], row["type"], row["thread_id"], msgspec.json.decode(row["body"]))
+        for row in await cursor.fetchall()
+    ]
 
 
 def _refuse_while_running(row: Row, verb: str) -> None:

@@ -6,7 +6,7 @@ from corral.bus.hub import WAKES_TOPIC, Bus, session_topic
 from corral.session.following import Following
 from corral.session.listing import Listing
 from corral.session.log import PostgresSessionLog
-from corral.session.records import NewSession, Row, SessionChange, SessionRecords
+from corral.session.records import Attach, NewSession, Row, SessionChange, SessionRecords
 from corral.session.sending import Sending
 from corral.session.writer import LogWriter
 from corral.store.database import Database
@@ -25,14 +25,16 @@ class Sessions:
         self.listing = Listing(database)
         self.following = Following(database, bus)
 
-    async def create(self, new: NewSession, initial_events: list[UserMessage]) -> Row:
-        """Make a session and start it on its initial events, if it has any."""
+    async def create(
+        self, new: NewSession, initial_events: list[UserMessage], attach: Attach | None = None
+    ) -> Row:
+        """Make a session with what `attach` attaches, and start it on its initial events, if it has any."""
         inputs = [
             (event_id, event_type(event), persisted(event, event_id))
             for event in initial_events
             for event_id in (new_id("sevt"),)
         ]
-        row = await self.records.create(new, inputs)
+        row = await self.records.create(new, inputs, attach)
         if inputs:
             await self._bus.publish(WAKES_TOPIC)
         return row

@@ -203,7 +203,6 @@ def _completed(state: SessionState, private: dict[str, Any]) -> dict[str, Any]:
 def _status(state: SessionState, event: Event) -> dict[str, Any]:
     match event.type:
         case "session.status_running":
-            fresh = {"rounds": 0} if state.status == "idle" and state.stop_type != "requires_action" else {}
             return {
                 "status": "running",
                 "running_since": event.processed_at,
@@ -212,7 +211,6 @@ def _status(state: SessionState, event: Event) -> dict[str, Any]:
                 "stop_details": None,
                 "announced": (),
                 "started": True,
-                **fresh,
             }
         case "session.status_idle":
             stop = event.body["stop_reason"]
@@ -223,7 +221,7 @@ def _status(state: SessionState, event: Event) -> dict[str, Any]:
                 "stop_type": stop["type"],
                 "announced": tuple(stop.get("event_ids", ())),
                 "ending": None,
-                **({} if waits else {"pending": False, "failures": 0, "truncations": 0}),
+                **({} if waits else {"pending": False, "failures": 0, "truncations": 0, "rounds": 0}),
             }
         case "session.status_rescheduled":
             retry_at = (event.private or {}).get("retry_at")

@@ -5,10 +5,11 @@ in `sections`, and `corral.example.yaml` and `docs/settings.md` are made from it
 """
 
 from corral.settings.loading import Problem, SettingsError, load_settings
-from corral.settings.sections import Brain, Inference, Log, Server, Settings, Store, Worker
+from corral.settings.sections import Brain, Files, Inference, Log, Server, Settings, Store, Worker
 
 __all__ = [
     "Brain",
+    "Files",
     "Inference",
     "Log",
     "Problem",

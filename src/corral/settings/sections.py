@@ -216,6 +216,35 @@ class Worker(Section, frozen=True, kw_only=True):
     ] = 60.0
 
 
+class Files(Section, frozen=True, kw_only=True):
+    """Where the bytes of files are kept, and how many there may be."""
+
+    store: Annotated[
+        str | None,
+        Meta(
+            description="A folder, or `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`, "
+            "which take their credentials from the provider's own environment variables (`AWS_...`, "
+            "`GOOGLE_...`, `AZURE_...`) or the machine's identity. Servers on one database must name the "
+            "same one. Default: `files` in the data folder of `corral up`, or `~/.local/share/corral/files` "
+            "(root: `/var/lib/corral/files`)."
+        ),
+    ] = None
+    max_file_bytes: Annotated[Count, Meta(description="Largest file that is taken.")] = 524_288_000
+    quota_bytes: Annotated[
+        Count, Meta(description="Once files hold this much together, no more are taken.")
+    ] = 1_099_511_627_776
+    max_session_outputs: Annotated[
+        Count, Meta(description="Most files that are kept of what one session puts into its outputs folder.")
+    ] = 1000
+    max_session_outputs_bytes: Annotated[
+        Count, Meta(description="Most that the outputs of one session may hold together.")
+    ] = 10_737_418_240
+    removal_delay_seconds: Annotated[
+        Seconds,
+        Meta(description="Bytes that no file refers to any more are removed from the store after this long."),
+    ] = 600.0
+
+
 class Log(Section, frozen=True, kw_only=True):
     """What is written to standard error while Corral runs."""
 
@@ -234,6 +263,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     inference: Inference = field(default_factory=Inference)
     brain: Brain = field(default_factory=Brain)
     worker: Worker = field(default_factory=Worker)
+    files: Files = field(default_factory=Files)
     log: Log = field(default_factory=Log)
 
     def secrets(self) -> Iterator[Secret]:

@@ -40,7 +40,8 @@ class RunningServer:
         Raises OSError when the address cannot be bound.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol named, asyncio sets TCP_NODELAY on the connections.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))

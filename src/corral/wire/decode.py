@@ -40,7 +40,7 @@ def decode(body: bytes, type_: type[R]) -> R:
         RequestTooLarge: the body has more than 32 MB.
     """
     try:
-        request = msgspec.convert(parse(body), type_)
+        request = msgspec.convert(parse(body, exact=type_.exact_text), type_)
     except msgspec.ValidationError as error:
         raise InvalidRequest(describe(str(error))) from None
     except RecursionError:
@@ -49,8 +49,10 @@ def decode(body: bytes, type_: type[R]) -> R:
     return request
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes, *, exact: bool = False) -> Any:
     """The JSON value of a body: strict UTF-8, no duplicate keys, no NaN, no endless nesting, clean strings.
+
+    Free text that is not clean is made so, or, if it has to be `exact`, refused like any other.
 
     Raises:
         InvalidRequest: the body is not such a value.
@@ -75,7 +77,8 @@ def parse(body: bytes) -> Any:
     except ValueError:
         # An integer of thousands of digits, which Python refuses to convert.
         raise InvalidRequest("The request body holds a number that is too long") from None
-    return _made_clean(value, "", free=False, depth=0) if _ESCAPES.search(body) else value
+    free_text: frozenset[str] = frozenset() if exact else _FREE_TEXT
+    return _made_clean(value, "", free_text) if _ESCAPES.search(body) else value
 
 
 @cache
@@ -107,7 +110,9 @@ def _finite(text: str) -> float:
     return number
 
 
-def _made_clean(value: Any, path: str, *, free: bool, depth: int) -> Any:
+def _made_clean(
+    value: Any, path: str, free_text: frozenset[str], *, free: bool = False, depth: int = 0
+) -> Any:
     if depth > DEPTH:
         raise RecursionError
     if isinstance(value, str):
@@ -118,7 +123,9 @@ def _made_clean(value: Any, path: str, *, free: bool, depth: int) -> Any:
         return value
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        return [_made_clean(v, f"{path}[{i}]", free=free, depth=depth + 1) for i, v in enumerate(items)]
+        return [
+            _made_clean(v, f"{path}[{i}]", free_text, free=free, depth=depth + 1) for i, v in enumerate(items)
+        ]
     if isinstance(value, dict):
         result: dict[str, Any] = {}
         for key, item in cast("dict[str, Any]", value).items():
@@ -127,7 +134,8 @@ def _made_clean(value: Any, path: str, *, free: bool, depth: int) -> Any:
                     f"{path or 'body'}: a key holds a NUL character or an unpaired surrogate"
                 )
             inner = f"{path}.{key}" if path else key
-            result[key] = _made_clean(item, inner, free=free or key in _FREE_TEXT, depth=depth + 1)
+            inside = free or key in free_text
+            result[key] = _made_clean(item, inner, free_text, free=inside, depth=depth + 1)
         return result
     return value
 

@@ -7,6 +7,8 @@ ApiError                          HTTP  error.type               a retry may hel
 ├── NotFound                      404   not_found_error          no
 ├── MethodNotAllowed              405   invalid_request_error    no
 ├── Conflict                      409   conflict_error           no
+│   ├── MemoryPathConflict        409   memory_path_conflict_error        no
+│   └── MemoryPreconditionFailed  409   memory_precondition_failed_error  no
 ├── PreconditionFailed            412   invalid_request_error    no
 ├── RequestTooLarge               413   request_too_large        no
 ├── RateLimited                   429   rate_limit_error         yes, after ``retry_after`` seconds
@@ -49,7 +51,12 @@ class ApiError(Exception):
         error: dict[str, Any] = {"type": self.type, "message": self.message}
         if self.details:
             error["details"] = self.details
+        error.update(self.fields())
         return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
+
+    def fields(self) -> dict[str, str]:
+        """What the error object of this type has beside ``type``, ``message`` and ``details``."""
+        return {}
 
 
 class InvalidRequest(ApiError):
@@ -92,6 +99,27 @@ class Conflict(ApiError):
     """The state of the thing forbids the change; sending the same again cannot help."""
 
     status, type = 409, "conflict_error"
+
+
+class MemoryPathConflict(Conflict):
+    """The path is that of another memory, or one of the two would lie below the other."""
+
+    type = "memory_path_conflict_error"
+
+    def __init__(self, message: str, *, memory_id: str, path: str) -> None:
+        super().__init__(message)
+        self.memory_id = memory_id
+        self.path = path
+
+    def fields(self) -> dict[str, str]:
+        """Which memory is in the way, and where it is."""
+        return {"conflicting_memory_id": self.memory_id, "conflicting_path": self.path}
+
+
+class MemoryPreconditionFailed(Conflict):
+    """The memory's content is not the one that the request was made for."""
+
+    type = "memory_precondition_failed_error"
 
 
 class PreconditionFailed(ApiError):

@@ -4,7 +4,7 @@
 every model here keeps apart wherever the contract does.
 """
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -27,6 +27,9 @@ __all__ = [
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Base of everything that a client sends. Unknown fields are refused."""
+
+    exact_text: ClassVar[bool] = False
+    """Whether texts are kept as they were sent: what cannot be kept is then refused, not replaced."""
 
     def check(self) -> None:
         """The rules that reach over several fields; `decode` calls it on the outermost struct.

@@ -9,7 +9,25 @@ import secrets
 import time
 from typing import Final, Literal
 
-Prefix = Literal["agent", "sesn", "env", "sevt", "sthr", "work", "req", "apikey", "ekey", "pkey", "outc"]
+Prefix = Literal[
+    "agent",
+    "apikey",
+    "blob",
+    "ekey",
+    "env",
+    "file",
+    "mem",
+    "memstore",
+    "memver",
+    "outc",
+    "pkey",
+    "req",
+    "sesn",
+    "sesrsc",
+    "sevt",
+    "sthr",
+    "work",
+]
 
 _ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _LENGTH: Final = 22

@@ -44,7 +44,7 @@ def check_media(block: MessageBlock | ResultBlock, path: str) -> None:
         elif isinstance(source, UrlSource):
             _check_url(source, where)
         elif isinstance(source, FileSource):
-            raise InvalidRequest(f"{where}.file_id: file {source.file_id} not found")
+            pass  # what the file is, only the store of files can tell
         else:
             assert_type(source, PlainTextDocument)
 
@@ -86,20 +86,28 @@ def _check_image(source: Base64Image, path: str) -> None:
             f"{path}.data: image is {len(source.data)} bytes of base64, "
             f"more than the {IMAGE_BASE64_BYTES} allowed"
         )
-    image = _decoded(source.data, path)
+    check_image(source.media_type, _decoded(source.data, path), f"{path}.data")
+
+
+def check_image(media_type: str, image: bytes, path: str) -> None:
+    """Check that an image, or its first 256 KiB, is what its media type says, and of admissible size.
+
+    Raises:
+        InvalidRequest: it is not; names ``path``.
+    """
     kind = image_type(image)
-    if kind != source.media_type:
+    if kind != media_type:
         seen = f"looks like {kind}" if kind else "is no PNG, JPEG, GIF or WebP image"
-        raise InvalidRequest(f"{path}.data: media_type is {source.media_type}, but the data {seen}")
+        raise InvalidRequest(f"{path}: media_type is {media_type}, but the data {seen}")
     size = image_size(image)
     if size is None:
-        raise InvalidRequest(f"{path}.data: the image has no readable header")
+        raise InvalidRequest(f"{path}: the image has no readable header")
     if max(size) > IMAGE_PIXELS:
         raise InvalidRequest(
-            f"{path}.data: image is {size[0]} x {size[1]} pixels, more than {IMAGE_PIXELS} on a side"
+            f"{path}: image is {size[0]} x {size[1]} pixels, more than {IMAGE_PIXELS} on a side"
         )
     if min(size) < 1:
-        raise InvalidRequest(f"{path}.data: image has no pixels")
+        raise InvalidRequest(f"{path}: image has no pixels")
 
 
 def image_type(image: bytes) -> str | None:

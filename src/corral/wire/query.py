@@ -100,6 +100,15 @@ class Query:
                 raise InvalidRequest(f'{name}: "{value[:200]}" is not a valid value')
         return list(dict.fromkeys(values)) or None
 
+    def texts(self, name: str, *, most: int, longest: int = 128) -> list[str] | None:
+        """A list of any texts, given as `values` are; `most` counts them without duplicates."""
+        values = list(dict.fromkeys(self._values.get(f"{name}[]", []) + self._values.get(name, [])))
+        if len(values) > most:
+            raise InvalidRequest(f"{name}: at most {most} values")
+        if any(not value or len(value) > longest or not is_clean(value) for value in values):
+            raise InvalidRequest(f"{name}: each must be a string of 1 to {longest} characters")
+        return values or None
+
     def moment(self, name: str) -> datetime | None:
         """An RFC 3339 time, or None where it is absent."""
         text = self.text(name, longest=64)

@@ -9,6 +9,7 @@ from corral.wire.errors import InvalidRequest, NotFound
 from corral.wire.events import UserMessage, check_events
 from corral.wire.fields import Id, Metadata, MetadataPatch, Request
 from corral.wire.overrides import AgentParam, AgentRef, AgentWithOverrides, SessionAgentUpdate
+from corral.wire.session_resources import ResourceParams
 
 __all__ = [
     "AgentParam",
@@ -54,7 +55,7 @@ class CreateSession(Request):
     title: Title | None = None
     metadata: Metadata | None = None
     initial_events: Annotated[list[UserMessage], Meta(max_length=INITIAL_EVENTS)] | None = None
-    resources: list[dict[str, Any]] | None = None
+    resources: list[ResourceParams] | None = None
     vault_ids: list[Id] | None = None
     budget: BudgetLimit | None = None
 
@@ -68,22 +69,6 @@ class CreateSession(Request):
                 "budget: no list price is available for the session's models",
                 error_code="model_not_budgetable",
             )
-
-
-    def check_resources(self, environment_id: str, *, self_hosted: bool) -> None:
-        """Refuse the resources, in the documented words where the environment never takes such ones.
-
-        Raises:
-            InvalidRequest: there are any.
-        """
-        if not self.resources:
-            return
-        if self_hosted and any(resource.get("type") != "memory_store" for resource in self.resources):
-            raise InvalidRequest(
-                f"Environment {environment_id} is a self-hosted environment. "
-                "`resources` are not supported with self-hosted environments."
-            )
-        raise InvalidRequest("resources: session resources are not supported by this server")
 
 
 class UpdateSession(Request):

@@ -1,0 +1,90 @@
+"""What media one model request may hold in all; what is over is replaced by a text that says so.
+
+Single images and documents are checked when they come in. These limits are on their sum, which grows with the
+conversation: without this a session that passes one is refused by the model for ever. Figures from
+messages-api.md, "Media".
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from corral.wire.media import image_size
+
+MANY_IMAGES: Final = 20
+SIDE_OF_MANY: Final = 2_000
+"""Pixels; the longest side of an image where a request holds more than `MANY_IMAGES`."""
+MEDIA_BYTES: Final = 24 * 1024 * 1024
+"""Of all images and documents together, as base64: a request is at most 32 MB."""
+_STEP_BYTES: Final = 8 * 1024 * 1024
+"""The oldest go in portions of this size, so that the prompt's beginning seldom changes."""
+_HEADER_CHARACTERS: Final = 256 * 1024
+
+_TOO_LARGE: Final = (
+    f"[An image is left out here: where a conversation has more than {MANY_IMAGES} images, none may have a "
+    f"side of more than {SIDE_OF_MANY} pixels.]"
+)
+_TOO_MUCH: Final = "[An older {type} is left out here: the conversation holds more than fits into a request.]"
+
+Block = dict[str, Any]
+Message = dict[str, Any]
+
+
+def within_limits(messages: list[Message]) -> list[Message]:
+    """The conversation with as many of its media as one request may hold; the same list if that is all."""
+    media = list(_media(messages))
+    notes: dict[int, str] = {}
+    images = [block for block in media if block["type"] == "image"]
+    if len(images) > MANY_IMAGES:
+        notes = {id(block): _TOO_LARGE for block in images if _side(block) > SIDE_OF_MANY}
+    kept = [block for block in media if id(block) not in notes]
+    over = sum(map(_size, kept)) - MEDIA_BYTES
+    portions = -(-over // _STEP_BYTES) * _STEP_BYTES
+    for block in kept:
+        if portions <= 0:
+            break
+        if size := _size(block):
+            notes[id(block)] = _TOO_MUCH.format(type=block["type"])
+            portions -= size
+    if not notes:
+        return messages
+    return [{**message, "content": _replaced(message["content"], notes)} for message in messages]
+
+
+def _media(messages: list[Message]) -> Iterator[Block]:
+    for message in messages:
+        if message["role"] == "user":
+            for block in message["content"]:
+                inner = block["content"] if block["type"] == "tool_result" else [block]
+                yield from (one for one in inner if one["type"] in ("image", "document"))
+
+
+def _replaced(content: list[Block], notes: Mapping[int, str]) -> list[Block]:
+    replaced: list[Block] = []
+    for block in content:
+        if note := notes.get(id(block)):
+            replaced.append({"type": "text", "text": note})
+        elif block["type"] == "tool_result":
+            replaced.append({**block, "content": _replaced(block["content"], notes)})
+        else:
+            replaced.append(block)
+    return replaced
+
+
+def _size(block: Block) -> int:
+    data = block["source"].get("data")
+    return len(data) if isinstance(data, str) else 0
+
+
+def _side(block: Block) -> int:
+    """The image's longer side; 0 where it is not known, since it is not here."""
+    data = block["source"].get("data")
+    if not isinstance(data, str):
+        return 0
+    try:
+        start = base64.b64decode(data[:_HEADER_CHARACTERS])
+        size = image_size(start) or image_size(base64.b64decode(data))
+    except (binascii.Error, ValueError):
+        return 0
+    return max(size) if size is not None else 0

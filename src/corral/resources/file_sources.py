@@ -1,0 +1,108 @@
+"""Files as sources of images and documents in messages: what is admitted, and what the model then gets.
+
+The log keeps the file's id alone. The bytes are read when a model request is built, so that they stay where
+they are, and can expire (contract sections 10.2 and 18).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import structlog
+
+from corral.resources.files import Files, refuse_expired
+from corral.wire.content import DocumentBlock, FileSource, ImageBlock, MessageBlock, ResultBlock
+from corral.wire.errors import ApiError, InvalidRequest, NotFound
+from corral.wire.events import ClientEvent, UserCustomToolResult, UserMessage, UserToolResult
+from corral.wire.media import IMAGE_BASE64_BYTES, check_image
+
+DOCUMENT_BYTES: Final = 20 * 1024 * 1024
+"""As base64 it still fits into a model request of 32 MB."""
+_HEADER_BYTES: Final = 256 * 1024
+
+_log = structlog.get_logger(__name__)
+
+
+class FileSources:
+    """The files in a database as sources of content."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    async def check(self, events: Sequence[ClientEvent], path: str, *, session_id: str | None = None) -> None:
+        """Check every file that is named in events; where `session_id` is given it must be that session's.
+
+        Raises:
+            InvalidRequest: a file does not exist, has expired, or is nothing that a model takes there.
+        """
+        checked: set[tuple[str, str]] = set()
+        for index, event in enumerate(events):
+            for block, source, where in _sources(event, f"{path}[{index}]"):
+                if (block.__struct_config__.tag, source.file_id) not in checked:
+                    await self._check(block, source.file_id, f"{where}.file_id", session_id)
+                    checked.add((str(block.__struct_config__.tag), source.file_id))
+
+    async def read(self, file_id: str) -> tuple[str, bytes] | None:
+        """The media type and the bytes of a file, or None if they are no longer to be had.
+
+        Raises:
+            Overloaded: the blob store does not answer.
+        """
+        try:
+            row = await self._files.row(file_id)
+            refuse_expired(row)
+            return row["mime_type"], await self._files.blobs.read(row["blob_id"], DOCUMENT_BYTES)
+        except NotFound:
+            return None
+        except FileNotFoundError:
+            _log.error("the bytes of a file are missing from the blob store", file_id=file_id)
+            return None
+
+    async def _check(
+        self, block: ImageBlock | DocumentBlock, file_id: str, where: str, session_id: str | None
+    ) -> None:
+        try:
+            row = await self._files.row(file_id, session_id=session_id)
+            refuse_expired(row)
+        except NotFound as missing:
+            raise _inadmissible(missing, file_id, where) from None
+        mime, size = row["mime_type"], row["size_bytes"]
+        if isinstance(block, ImageBlock):
+            if (size + 2) // 3 * 4 > IMAGE_BASE64_BYTES:
+                raise InvalidRequest(f"{where}: image is larger than {IMAGE_BASE64_BYTES * 3 // 4} bytes")
+            check_image(mime, await self._files.blobs.read(row["blob_id"], _HEADER_BYTES), where)
+            return
+        if size > DOCUMENT_BYTES:
+            raise InvalidRequest(f"{where}: document is larger than {DOCUMENT_BYTES} bytes")
+        if not size:
+            raise InvalidRequest(f"{where}: the file is empty")
+        if mime == "application/pdf":
+            if b"%PDF-" not in await self._files.blobs.read(row["blob_id"], 1024):
+                raise InvalidRequest(f"{where}: not a PDF document")
+        elif mime.startswith("text/"):
+            _check_text(await self._files.blobs.read(row["blob_id"], DOCUMENT_BYTES), where)
+        else:
+            raise InvalidRequest(f"{where}: a document must be a PDF or text, and the file is {mime}")
+
+
+def _check_text(content: bytes, where: str) -> None:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{where}: the file is not UTF-8 text") from None
+    if not text.strip() or "\0" in text:
+        raise InvalidRequest(f"{where}: the file holds no text, or NUL characters")
+
+
+def _inadmissible(missing: NotFound, file_id: str, where: str) -> ApiError:
+    code = missing.details.get("error_code")
+    reason = "has expired" if code == "file_expired" else "not found"
+    return InvalidRequest(f"{where}: file {file_id} {reason}", error_code=code)
+
+
+def _sources(event: ClientEvent, path: str) -> Iterator[tuple[ImageBlock | DocumentBlock, FileSource, str]]:
+    content: Iterable[MessageBlock | ResultBlock] = ()
+    if isinstance(event, UserMessage | UserToolResult | UserCustomToolResult):
+        content = event.content
+    for index, block in enumerate(content):
+        if isinstance(block, ImageBlock | DocumentBlock) and isinstance(block.source, FileSource):
+            yield block, block.source, f"{path}.content[{index}].source"

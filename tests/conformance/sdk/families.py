@@ -1,0 +1,33 @@
+"""The families of the API whose tests count, and their files below ``tests/api_resources/beta``.
+
+Left out are the parts of the SDK that belong to the hosted service alone: organisations, compliance, Google
+projects and action links of user profiles, tunnels into a customer's network (docs/differences.md), and
+the Messages API itself, which Corral calls and does not serve.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "agents": ("test_agents.py", "agents"),
+    "environments": ("test_environments.py",),
+    "work": ("environments",),
+    "sessions": ("test_sessions.py",),
+    "events": ("sessions/test_events.py",),
+    "threads": ("sessions/test_threads.py", "sessions/threads"),
+    "resources": ("sessions/test_resources.py",),
+    "vaults": ("test_vaults.py", "vaults"),
+    "memory_stores": ("test_memory_stores.py", "memory_stores"),
+    "deployments": ("test_deployments.py", "test_deployment_runs.py"),
+    "dreams": ("test_dreams.py",),
+    "files": ("test_files.py",),
+    "skills": ("test_skills.py", "skills"),
+    "user_profiles": ("test_user_profiles.py",),
+    "models": ("test_models.py",),
+    "webhooks": ("test_webhooks.py",),
+}
+
+
+def chosen_files(families: Sequence[str]) -> list[str]:
+    """The files and folders of these families; of all, if none is named."""
+    return [path for name in families or FAMILIES for path in FAMILIES[name]]

@@ -1,0 +1,165 @@
+"""A session without a database, a model or a clock: decisions are performed in memory, one at a time.
+
+It writes what the brain's loop writes, through the same pure functions, so that logs made by it are logs that
+a session may have.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from corral.brain import emit
+from corral.brain.decide import (
+    Action,
+    AwaitRetry,
+    CallModel,
+    CloseRequest,
+    Deny,
+    GoIdle,
+    Interrupt,
+    Rest,
+    Rules,
+    RunTools,
+    TakeVerdicts,
+    decide,
+)
+from corral.brain.transcript import Transcript
+from corral.inference.provider import ModelFailed, ModelResponse
+from corral.session.events import Event, Input, NewEvent, new_event
+from corral.session.state import Call, SessionState, fold, with_inputs
+from corral.testing.validation.request import check_request
+from corral.wire.ids import new_id
+
+MODEL: Final = "claude-sonnet-4-5"
+THREAD: Final = "sthr_x"
+AGENT: Final[dict[str, Any]] = {
+    "name": "tester",
+    "model": {"id": MODEL, "speed": "standard"},
+    "tools": [
+        {
+            "type": "agent_toolset_20260401",
+            "default_config": {"enabled": True, "permission_policy": {"type": "always_allow"}},
+            "configs": [{"name": "read", "enabled": True, "permission_policy": {"type": "always_ask"}}],
+        },
+        {"type": "custom", "name": "look_up", "description": "", "input_schema": {"type": "object"}},
+    ],
+}
+LIMITS: Final = {"max_rounds": 6, "max_truncations": 2}
+
+
+class SimulatedSession:
+    """A session's log, queue and state, and what its brain does next."""
+
+    def __init__(self, *, self_hosted: bool = False) -> None:
+        self.rules = Rules(self_hosted=self_hosted, **LIMITS)
+        self.voice = emit.Voice(THREAD, AGENT, self_hosted)
+        self.state = SessionState()
+        self.transcript = Transcript(MODEL)
+        self.events: list[Event] = []
+        self.requests: list[list[dict[str, Any]]] = []
+        self.resolved: set[str] = set()
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.actions: list[str] = []
+
+    def sends(self, kind: str, **body: Any) -> None:
+        """A client's event that waits in the queue."""
+        new = new_event(kind, THREAD, **body)
+        position = self.state.last_input + 1
+        entry = Input(position, new.id, kind, THREAD, {"id": new.id, "type": kind, **body})
+        self.state = with_inputs(self.state, (*self.state.inputs, entry), position)
+
+    def answers(self, call: Call, **body: Any) -> None:
+        """A result that enters the log at once."""
+        kind = {"custom": "user.custom_tool_result", "sandbox": "agent.tool_result"}[call.kind]
+        field = "custom_tool_use_id" if call.kind == "custom" else "tool_use_id"
+        new = NewEvent(new_id("sevt"), kind, THREAD, {field: call.id, **body})
+        self.append([msgspec.structs.replace(new, resolves=call.id)])
+
+    def append(self, events: Iterable[NewEvent], take: Sequence[Input] = ()) -> None:
+        """One commit."""
+        for new in events:
+            assert new.resolves is None or new.resolves not in self.resolved, f"{new.resolves} twice"
+            if new.resolves is not None:
+                self.resolved.add(new.resolves)
+            body = {"id": new.id, "type": new.type, **new.body}
+            self.now += timedelta(seconds=1)
+            event = Event(len(self.events) + 1, new.id, new.type, new.thread_id, body, self.now, new.private)
+            self.events.append(event)
+            self.state = fold(self.state, event)
+            self.transcript.add(event)
+        left = [entry for entry in self.state.inputs if entry not in take]
+        self.state = with_inputs(self.state, left, self.state.last_input)
+
+    def acts(self, outcome: ModelResponse | ModelFailed | None) -> Action:
+        """The brain's next action, performed. `outcome` is what a model request brings; None: it dies."""
+        action = decide(self.state, self.rules, self.now)
+        self.actions.append(type(action).__name__)
+        match action:
+            case CloseRequest():
+                self.append([emit.request_end(self.voice, action.start_id, "orphaned", is_error=True)])
+            case Interrupt():
+                taken = [entry.taken() for entry in action.inputs]
+                written = emit.interruption(self.voice, taken, start_id=None, calls=action.calls)
+                if action.ends_turn:
+                    written += emit.idle(self.voice, self.state, GoIdle("end_turn"), self.now)
+                self.append(written, action.inputs)
+            case TakeVerdicts():
+                self.append([entry.taken() for entry in action.inputs], action.inputs)
+            case Deny():
+                self.append([emit.result(self.voice, call, emit.denial(call)) for call in action.calls])
+            case RunTools():
+                if running := emit.running(self.voice, self.state):
+                    self.append(running)
+            case CallModel():
+                self._calls_model(action, outcome)
+            case AwaitRetry():
+                self.now = action.until
+            case GoIdle():
+                taken = [entry.taken() for entry in action.flush]
+                self.append([*taken, *emit.idle(self.voice, self.state, action, self.now)], action.flush)
+            case Rest():
+                pass
+        return action
+
+    def _calls_model(self, action: CallModel, outcome: ModelResponse | ModelFailed | None) -> None:
+        start = self.voice.event("span.model_request_start")
+        taken = [entry.taken() for entry in action.inputs]
+        self.append([*taken, *emit.running(self.voice, self.state), start], action.inputs)
+        self.requests.append(self.transcript.messages())
+        check_request({"model": MODEL, "max_tokens": 100, "messages": self.requests[-1]})
+        if isinstance(outcome, ModelResponse):
+            self.append(emit.response(self.voice, start.id, outcome, emit.PreviewIds(thinking=[])))
+        elif outcome is not None:
+            retry_at = self.now + timedelta(minutes=1) if outcome.retryable else None
+            self.append(emit.failed(self.voice, start.id, outcome, retry_at=retry_at))
+
+    def cuts_off(self) -> None:
+        """An interrupt stops the model request that is under way."""
+        interrupts = [entry for entry in self.state.inputs if entry.type == "user.interrupt"]
+        taken = [entry.taken() for entry in interrupts]
+        written = emit.interruption(self.voice, taken, start_id=self.state.request, calls=())
+        written += emit.idle(self.voice, self.state, GoIdle("end_turn"), self.now)
+        self.append(written, interrupts)
+
+    def rests(self, outcome: ModelResponse | ModelFailed | None = None, *, most: int = 200) -> Action:
+        """Acts until it waits for somebody: the action it waits in. Each request brings `outcome`."""
+        for _ in range(most):
+            action = self.acts(outcome or answer())
+            if isinstance(action, Rest | RunTools):
+                return action
+        raise AssertionError(f"no rest in {most} actions: {self.actions[-10:]}")
+
+
+def answer(*blocks: dict[str, Any], stop: str = "end_turn", **fields: Any) -> ModelResponse:
+    """A response of `blocks`; a single text without any."""
+    content = list(blocks) or [{"type": "text", "text": "fine"}]
+    if any(block["type"] == "tool_use" for block in content) and stop == "end_turn":
+        stop = "tool_use"
+    return ModelResponse(content, stop, {}, MODEL, **fields)
+
+
+def use(id: str, name: str = "look_up", **given: Any) -> dict[str, Any]:
+    """A tool use block."""
+    return {"type": "tool_use", "id": id, "name": name, "input": given}

@@ -1,0 +1,74 @@
+"""A slow reader costs itself previews, never events, and what it shows stays the beginning of the text."""
+
+import asyncio
+
+from corral.bus.hub import Hub, Preview
+
+TOPIC = "session:sesn_x"
+MANY = 5_000
+
+
+def preview(event_id: str, position: int) -> Preview:
+    return Preview(event_id, "sthr_x", 1, b"", "agent.message", position)
+
+
+async def test_a_slow_reader_sheds_the_ends_of_previews_and_no_poke() -> None:
+    hub = Hub()
+    async with hub.subscribe(TOPIC, previews=True) as slow, hub.subscribe(TOPIC) as plain:
+        for position in range(MANY):
+            hub.preview(TOPIC, preview("a", position))
+        hub.poke(TOPIC)
+        poked, held = slow.take()
+        assert poked
+        assert 0 < len(held) < MANY
+        assert [piece.position for piece in held] == list(range(len(held)))
+        # Nothing of the torn event comes later; the next one is whole again.
+        hub.preview(TOPIC, preview("a", MANY))
+        hub.preview(TOPIC, preview("b", 0))
+        hub.preview(TOPIC, preview("b", 1))
+        assert [piece.event_id for piece in slow.take()[1]] == ["b", "b"]
+        assert plain.take() == (True, [])
+
+
+async def test_pokes_are_one_bit_however_many_and_none_is_lost_between_take_and_wait() -> None:
+    hub = Hub()
+    async with hub.subscribe(TOPIC) as reader:
+        assert not await reader.wait(0)
+        for _ in range(MANY):
+            hub.poke(TOPIC)
+        assert await reader.wait()
+        assert reader.take() == (True, [])
+        assert not await reader.wait(0)
+        hub.poke(TOPIC)
+        assert await reader.wait()
+
+
+async def test_a_reader_that_left_is_forgotten() -> None:
+    hub = Hub()
+    async with hub.subscribe(TOPIC, previews=True):
+        assert hub.has_readers(TOPIC)
+        assert hub.previewed() == [TOPIC]
+    assert not hub.has_readers(TOPIC)
+    assert hub.previewed() == []
+    hub.poke(TOPIC)
+
+
+async def test_a_task_whose_cancellation_was_lost_on_the_way_ends_where_it_waits() -> None:
+    hub = Hub()
+    begun = asyncio.Event()
+
+    async def waits() -> None:
+        async with hub.subscribe(TOPIC) as reader:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass  # as `asyncio.wait_for` of Python 3.11 does when its wait ends at the same time
+            while True:
+                await reader.wait(0.01)
+
+    task = asyncio.create_task(waits())
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait({task}, timeout=5)
+    assert task.cancelled()

@@ -1,0 +1,158 @@
+"""A stream shows each event once and in order, and of a preview nothing but the beginning of its text."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.bus.hub import Preview, session_topic
+from corral.session.commit import Commit, NewInput
+from corral.session.events import NewEvent, new_event
+from corral.session.following import Following, frame
+from corral.session.listing import EventFilter, Listing
+from corral.wire.errors import NotFound
+from tests.unit.session.conftest import LogUnderTest
+from tests.unit.session.test_log import event
+
+
+def start() -> NewEvent:
+    return new_event("span.model_request_start", "sthr_x")
+
+
+def read(data: bytes) -> dict[str, Any]:
+    return msgspec.json.decode(data.split(b"data: ", 1)[1])
+
+
+async def take(frames: AsyncGenerator[bytes], count: int) -> list[dict[str, Any]]:
+    return [read(await asyncio.wait_for(anext(frames), 10)) for _ in range(count)]
+
+
+class Previewing:
+    """Sends previews of one event as a brain does."""
+
+    def __init__(self, under_test: LogUnderTest, session_id: str, event_id: str, after_seq: int) -> None:
+        self._bus = under_test.bus
+        self._topic = session_topic(session_id)
+        self._event_id = event_id
+        self._after_seq = after_seq
+
+    def send(self, position: int) -> None:
+        data = frame("event_delta", msgspec.json.encode({"type": "event_delta", "n": position}))
+        piece = Preview(self._event_id, "sthr_x", self._after_seq, data, "agent.message", position)
+        self._bus.preview(self._topic, piece)
+
+
+async def test_what_is_committed_after_the_opening_comes_once_and_in_order(under_test: LogUnderTest) -> None:
+    session_id = await under_test.session()
+    await under_test.log.append(session_id, [event()], fence=None)
+    news = [event(n) for n in range(450)]
+    async with aclosing(Following(under_test.database, under_test.bus).follow(session_id)) as frames:
+        assert await anext(frames) == b""
+        for at in range(0, len(news), 50):
+            await under_test.log.append(session_id, news[at : at + 50], fence=None)
+        seen = await take(frames, len(news))
+    assert [one["id"] for one in seen] == [new.id for new in news]
+
+
+async def test_a_lost_piece_ends_its_preview_and_the_event_comes_all_the_same(
+    under_test: LogUnderTest,
+) -> None:
+    session_id = await under_test.session()
+    following = Following(under_test.database, under_test.bus)
+    async with aclosing(following.follow(session_id, deltas=["agent.message"])) as frames:
+        await anext(frames)
+        await under_test.log.append(session_id, [start()], fence=None)
+        previews = Previewing(under_test, session_id, "sevt_torn", 1)
+        for position in (0, 1, 3, 4):
+            previews.send(position)
+        seen = await take(frames, 3)
+        await under_test.log.append(session_id, [event(id="sevt_torn")], fence=None)
+        seen += await take(frames, 1)
+    assert [one.get("n", one["type"]) for one in seen] == ["span.model_request_start", 0, 1, "agent.message"]
+
+
+async def test_previews_that_come_after_their_request_ended_or_before_the_stream_are_dropped(
+    under_test: LogUnderTest,
+) -> None:
+    session_id = await under_test.session()
+    await under_test.log.append(session_id, [start()], fence=None)
+    following = Following(under_test.database, under_test.bus)
+    async with aclosing(following.follow(session_id, deltas=["agent.message"])) as frames:
+        await anext(frames)
+        Previewing(under_test, session_id, "sevt_early", 1).send(0)
+        await under_test.log.append(session_id, [event(), start(), event()], fence=None)
+        await take(frames, 3)
+        Previewing(under_test, session_id, "sevt_late", 3).send(0)
+        await under_test.log.append(session_id, [event(id="sevt_last")], fence=None)
+        [last] = await take(frames, 1)
+    assert last["id"] == "sevt_last"
+
+
+async def test_a_lost_notification_costs_no_more_than_a_ping(under_test: LogUnderTest) -> None:
+    session_id = await under_test.session()
+    following = Following(under_test.database, under_test.bus)
+    async with aclosing(following.follow(session_id, ping_seconds=0.05)) as frames:
+        await anext(frames)
+        # Another process's writer, whose bus does not reach this one.
+        await under_test.database.execute(
+            "with s as (update sessions set last_seq = 1 returning id)"
+            " insert into events (session_id, seq, id, thread_id, type, body, processed_at)"
+            """ select id, 1, 'sevt_x', 'sthr_x', 'agent.message', '{"id":"sevt_x"}', now() from s"""
+        )
+        seen: list[dict[str, Any]] = []
+        while not seen or "id" not in seen[-1]:
+            seen += await take(frames, 1)
+    assert seen[-1]["id"] == "sevt_x"
+    assert all(ping == {"type": "ping"} for ping in seen[:-1])
+
+
+async def test_a_session_that_is_not_there_is_told_before_the_stream_opens(under_test: LogUnderTest) -> None:
+    with pytest.raises(NotFound):
+        await anext(Following(under_test.database, under_test.bus).follow("sesn_nobody"))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+async def test_an_input_that_is_taken_up_while_a_list_is_read_is_in_it_once(
+    under_test: LogUnderTest, descending: bool
+) -> None:
+    session_id = await under_test.session()
+    ids = [f"sevt_{n:03}" for n in range(60)]
+    waiting = tuple(NewInput(one, "user.message", "sthr_x", {}) for one in ids)
+    await under_test.writer.commit(Commit(session_id, inputs=waiting))
+
+    async def taking() -> None:
+        for one in ids:
+            taken = NewEvent(one, "user.message", "sthr_x", {})
+            await under_test.writer.commit(Commit(session_id, events=(taken,), take=(one,)))
+
+    task = asyncio.create_task(taking())
+    listing = Listing(under_test.database)
+    narrow = EventFilter(thread_id="sthr_x")
+    looks = 0
+    while not task.done() or not looks:
+        page = await listing.page(session_id, narrow, after=None, descending=descending, limit=100)
+        assert [entry.id for entry in page] == (ids[::-1] if descending else ids)
+        looks += 1
+    await task
+
+
+async def test_an_input_is_announced_once_however_many_come_while_it_is_read(
+    under_test: LogUnderTest,
+) -> None:
+    session_id = await under_test.session()
+    ids = [f"sevt_{n:03}" for n in range(100)]
+
+    async def queueing() -> None:
+        for one in ids:
+            new = NewInput(one, "user.message", "sthr_x", {})
+            await under_test.writer.commit(Commit(session_id, inputs=(new,)))
+
+    async with aclosing(Following(under_test.database, under_test.bus).follow(session_id)) as frames:
+        await anext(frames)
+        task = asyncio.create_task(queueing())
+        seen = await take(frames, len(ids))
+        await task
+    assert [one["id"] for one in seen] == ids
