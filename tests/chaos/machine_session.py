@@ -75,15 +75,15 @@ class Reader:
             await asyncio.gather(self._reading, return_exceptions=True)
         await self._stack.aclose()
 
-    def check(self, log: list[Event]) -> None:
-        """It brought a piece of the log without gaps, from no earlier than it was opened."""
+    def check(self, log: list[Event], count: int) -> None:
+        """Its first `count` events are a piece of the log without gaps, none from before its opening."""
         assert len(set(self.announced)) == len(self.announced), "a waiting event was announced twice"
-        if not self.seen:
+        if not count:
             return
         ids = [event["id"] for event in log]
         first = ids.index(self.seen[0]["id"])
         assert self.earliest <= first <= self.latest, (self.earliest, first, self.latest)
-        assert self.seen == log[first : first + len(self.seen)], "the stream is not the log"
+        assert self.seen[:count] == log[first : first + count], "the stream is not the log"
 
     def behind(self, log: list[Event]) -> bool:
         """Whether events of the log are still to come on this stream."""
@@ -187,17 +187,18 @@ class Known:
         self._check_sends(listed)
         self._check_pairs()
         for reader in self.readers:
-            reader.check(await self._caught_up(reader))
+            count, log = await self._caught_up(reader)
+            reader.check(log, count)
 
-    async def _caught_up(self, reader: Reader) -> list[Event]:
-        """The log, no shorter than what the stream has brought: listable no later than streamed."""
-        if not reader.seen or any(event["id"] == reader.seen[-1]["id"] for event in self.log):
-            return self.log
-        seen = len(reader.seen)
+    async def _caught_up(self, reader: Reader) -> tuple[int, list[Event]]:
+        """How much a stream has brought, and a log with all of it: listable no later than streamed."""
+        count = len(reader.seen)
+        if not count or any(event["id"] == reader.seen[-1]["id"] for event in self.log):
+            return count, self.log
         listed = await self.world.events(self.id)
         known = {event["id"] for event in listed}
-        assert all(event["id"] in known for event in reader.seen[:seen]), "streamed before it was listed"
-        return [event for event in listed if event["processed_at"] is not None]
+        assert all(event["id"] in known for event in reader.seen[:count]), "streamed before it was listed"
+        return count, [event for event in listed if event["processed_at"] is not None]
 
     def _check_list(self, listed: list[Event], log: list[Event]) -> None:
         ids = [event["id"] for event in listed]

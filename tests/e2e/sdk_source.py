@@ -26,7 +26,7 @@ async def sdk_source() -> Path:
 
 
 async def _download(folder: Path) -> None:
-    arguments = ["download", "--no-deps", "--no-build-isolation", "--no-binary", ":all:", "-d", str(folder)]
+    arguments = ["download", "--no-deps", "--no-binary", ":all:", "-d", str(folder)]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -1,6 +1,7 @@
 """One loop per session, whoever sends what and when (docs/robustness.md, Concurrency)."""
 
 import asyncio
+from typing import Any
 
 from corral.testing import ScriptedModel
 from tests.corral_server import Corral, SessionUnderTest, running_corral
@@ -50,7 +51,10 @@ async def test_a_second_message_waits_for_the_first_ones_calls_and_is_answered_w
 
 async def test_a_call_that_awaits_approval_leaves_its_siblings_alone(corral: Corral) -> None:
     session = await corral.session(asking("read"), LOOK_UP, kind="self_hosted")
-    tools = [{"name": "read", "input": {"file_path": "x"}}, {"name": "look_up", "input": {}}]
+    tools: list[dict[str, Any]] = [
+        {"name": "read", "input": {"file_path": "x"}},
+        {"name": "look_up", "input": {}},
+    ]
     await session.says("go", script=[{"tools": tools}, {"text": "got {result[0]} and {result[1]}"}])
     idle = await session.idle()
     read, look = idle.stop_reason.event_ids

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from corral.brain.turn import RetryPolicy
+from corral.testing.conversation import Conversation
+from corral.testing.steps import ErrorPlan, Step, ToolCall
 from tests.corral_server import Corral, SessionUnderTest
 from tests.e2e.worker_at_work import TOOLSET, at_work, bash, pool
 
@@ -119,9 +121,13 @@ async def test_an_image_that_the_model_refuses_is_left_out_once_and_the_session_
 ) -> None:
     session = await corral.session()
     gone = image(0, {"type": "url", "url": "https://example.com/gone.png"})
-    refused = {"status": 400, "type": "invalid_request_error", "message": "cannot fetch the image"}
-    script = scripted("look", {"text": "I cannot see it", "error": refused})
-    await session.sends(message(script, gone))
+    plan = ErrorPlan(status=400, message="cannot fetch the image", times=99)
+    answers = iter([Step(text="never", error=plan), Step(text="I cannot see it")])
+
+    def refused_once(_: Conversation, __: int) -> Step:
+        return next(answers)
+
+    await session.sends(message(f"look\n{corral.model.script('refused-once', refused_once)}", gone))
     assert (await session.idle()).stop_reason.type == "end_turn"
     assert await failures(session) == [("model_request_failed_error", "retrying")]
     with_image, without = (request["messages"][0]["content"] for request in corral.model.requests())
@@ -135,8 +141,13 @@ async def test_an_image_that_the_model_refuses_is_left_out_once_and_the_session_
 
 async def test_an_image_of_a_tool_that_the_model_refuses_is_left_out_too(corral: Corral) -> None:
     session = await corral.session(LOOK_UP)
-    refused = {"status": 413, "times": 1}
-    await session.says("go", script=[look_up("a"), {"text": "no picture", "error": refused}])
+    plan = ErrorPlan(status=413, times=99)
+    answers = iter([Step(text="never", error=plan), Step(text="no picture")])
+
+    def calls_and_is_refused(conversation: Conversation, _: int) -> Step:
+        return next(answers) if conversation.results() else Step(tools=[ToolCall("look_up")])
+
+    await session.says(f"go\n{corral.model.script('refused', calls_and_is_refused)}")
     idle = await session.idle()
     [call] = idle.stop_reason.event_ids
     await session.sends(custom_result(call, image(8)))

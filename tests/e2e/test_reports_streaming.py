@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from corral.testing import ScriptedModel
-from tests.corral_server import Corral
+from tests.corral_server import Corral, running_corral
 from tests.e2e.test_replicas import stream
 
 KEY = "corral_ak_a-key-for-tests-of-stopped-servers"
@@ -38,25 +38,26 @@ async def test_pings_come_with_the_period_that_was_asked_for(corral: Corral) -> 
 
 
 async def test_two_hundred_open_streams_leave_the_pool_at_rest_and_are_all_served(
-    database_url: str, corral: Corral
+    database_url: str, model: ScriptedModel
 ) -> None:
-    session = await corral.session()
-    following = corral.services.sessions.following
-    streams = [following.follow(session.id) for _ in range(200)]
-    await asyncio.gather(*(anext(frames) for frames in streams))
-    statistics = corral.database.statistics
-    assert statistics["pool_available"] == statistics["pool_size"]
-    await session.says("hello", script=[{"text": "hi"}])
-    first = await asyncio.gather(*(anext(frames) for frames in streams))
-    assert all(frame.startswith(b"event: user.message") for frame in first)
-    await asyncio.gather(*(frames.aclose() for frames in streams))
+    async with running_corral(database_url, model, brains=False) as corral:
+        session = await corral.session()
+        following = corral.services.sessions.following
+        streams = [following.follow(session.id) for _ in range(200)]
+        await asyncio.gather(*(anext(frames) for frames in streams))
+        statistics = corral.database.statistics
+        assert statistics["pool_available"] == statistics["pool_size"]
+        await session.says("hello")
+        first = await asyncio.gather(*(anext(frames) for frames in streams))
+        assert all(frame.startswith(b"event: user.message") for frame in first)
+        await asyncio.gather(*(frames.aclose() for frames in streams))
 
 
 async def test_a_client_that_does_not_read_holds_up_nobody(corral: Corral) -> None:
     session = await corral.session()
     async with stream(corral, session.id, "agent.message"), stream(corral, session.id) as reading:
-        text = "word " * 60_000
-        await session.says("go", script=[{"text": text, "chunk_chars": 200}])
+        text = "word " * 20_000
+        await session.says("go", script=[{"text": text, "chunk_chars": 8}])
         seen = await reading.until("session.status_idle")
     [message] = [event for event in seen if event["type"] == "agent.message"]
     assert message["content"][0]["text"] == text

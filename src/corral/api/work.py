@@ -157,7 +157,9 @@ async def begin_call(call: Call) -> ASGIApp:
         raise not_found(session_id)
     if not await call.services.work.begin_call(principal.claim, tool_use_id):
         raise Conflict(f"Tool use {tool_use_id} was begun by another worker, or has been answered.")
-    return answer({"type": "call_begun", "tool_use_id": tool_use_id})
+    # With it the worker knows, at no further request, whether it has the session's files.
+    files = await call.services.session_resources.revision(session_id)
+    return answer({"type": "call_begun", "tool_use_id": tool_use_id, "files": files})
 
 
 _WORK: Final = "/v1/environments/{environment_id}/work"

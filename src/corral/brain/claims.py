@@ -38,7 +38,10 @@ where s.id = due.id and e.id = s.environment_id
 returning s.id, s.epoch, s.primary_thread_id, s.environment_id, s.agent::text as agent,
     e.config ->> 'type' as hosting, clock_timestamp() as at,
     (select json_agg(r.body order by r.position) from session_resources r
-        where r.session_id = s.id and r.type = 'memory_store') as memory
+        where r.session_id = s.id and r.type = 'memory_store') as memory,
+    -- Attached in the transaction that made the session, so at the same moment.
+    (select array_agg(r.mount_path order by r.position) from session_resources r
+        where r.session_id = s.id and r.file_id is not null and r.created_at = s.created_at) as uploads
 """
 _RENEW: Final[LiteralString] = """
 with held as materialized (
@@ -75,6 +78,8 @@ class Claim(msgspec.Struct, frozen=True):
     self_hosted: bool
     at: datetime
     memory: list[MountedStore]
+    uploads: list[str]
+    """Where the files are mounted that the session began with."""
 
 
 class Claims:
@@ -115,6 +120,7 @@ class Claims:
                 row["hosting"] == "self_hosted",
                 row["at"],
                 msgspec.convert(row["memory"] or [], list[MountedStore]),
+                row["uploads"] or [],
             )
             for row in rows
         ]

@@ -88,6 +88,9 @@ _DEFINITIONS: Final[Mapping[str, dict[str, Any]]] = {
 }
 
 
+_LISTED_UPLOADS: Final = 50
+
+
 def tool_definitions(agent: Agent) -> list[dict[str, Any]]:
     """All tools of the agent: the enabled built-in ones, then the custom ones by name."""
     built_in = [_DEFINITIONS[name] for name in enabled_sandbox_tools(agent)]
@@ -99,17 +102,35 @@ def tool_definitions(agent: Agent) -> list[dict[str, Any]]:
 
 
 def system_prompt(
-    agent: Agent, *, self_hosted: bool, memory: Sequence[MountedStore] = ()
+    agent: Agent,
+    *,
+    self_hosted: bool,
+    uploads: Sequence[str] = (),
+    memory: Sequence[MountedStore] = (),
 ) -> list[dict[str, Any]]:
-    """The system prompt's blocks: the agent's own, where its tools work, and the session's memory stores."""
+    """The system prompt's blocks: the agent's own, where its tools work, its files and memory stores.
+
+    `uploads` are the paths of the files that the session began with. Those that are added later are not told
+    of, so that the prompt stays what it was.
+    """
     texts: list[str] = []
     if agent["system"] and agent["system"].strip():
         texts.append(agent["system"])
     if enabled_sandbox_tools(agent) and not self_hosted:
         texts.append(
             "Your tools run in a sandbox of your own, whose working directory is /workspace. It has no "
-            "network unless you find otherwise. Files there last as long as this session."
+            "network unless you find otherwise. Files there last as long as this session. Put files that are "
+            "meant for the user into /mnt/session/outputs: they are handed over from there."
         )
+        if uploads:
+            texts.append(_upload_list(uploads))
     if enabled_sandbox_tools(agent) and memory:
         texts.append(memory_note(memory))
     return [{"type": "text", "text": text} for text in texts]
+
+
+def _upload_list(uploads: Sequence[str]) -> str:
+    lines = ["The user has given you these files, which are read-only:", *uploads[:_LISTED_UPLOADS]]
+    if len(uploads) > _LISTED_UPLOADS:
+        lines.append(f"and {len(uploads) - _LISTED_UPLOADS} more below /mnt/session/uploads")
+    return "\n".join(lines)

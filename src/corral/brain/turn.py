@@ -266,7 +266,10 @@ class Turn:
     async def _request(self) -> ModelRequest:
         model = self._claim.agent["model"]
         system = system_prompt(
-            self._claim.agent, self_hosted=self._claim.self_hosted, memory=self._claim.memory
+            self._claim.agent,
+            self_hosted=self._claim.self_hosted,
+            uploads=self._claim.uploads,
+            memory=self._claim.memory,
         )
         if system:
             system[-1]["cache_control"] = {"type": "ephemeral"}

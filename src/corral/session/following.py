@@ -5,7 +5,6 @@ says when to read, and brings the previews. No database connection is held while
 """
 
 from collections.abc import AsyncGenerator, Collection
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -110,7 +109,7 @@ class _Reader:
         """Frames of what has come since: waiting inputs first announced, then events."""
         if row is None:
             self.ended = True
-            yield frame("session.deleted", _deleted())
+            yield frame("session.deleted", await self._deleted())
             return
         if row.last_input > self._input:
             waiting = await self._database.fetch(
@@ -137,6 +136,13 @@ class _Reader:
             if len(rows) < _PAGE:
                 return
 
+    async def _deleted(self) -> bytes:
+        row = await self._database.fetch_one("select clock_timestamp() as at")
+        assert row is not None
+        return msgspec.json.encode(
+            {"id": new_id("sevt"), "type": "session.deleted", "processed_at": to_wire(row["at"])}
+        )
+
     def wants(self, preview: Preview) -> bool:
         """Whether to show a preview: asked for, of a request begun since the stream opened, not yet over."""
         if preview.event_type not in self._deltas or preview.after_seq <= self._opened_at:
@@ -155,9 +161,3 @@ class _Reader:
 def frame(event_type: str, data: bytes) -> bytes:
     """One server-sent event."""
     return b"event: " + event_type.encode() + b"\ndata: " + data + b"\n\n"
-
-
-def _deleted() -> bytes:
-    return msgspec.json.encode(
-        {"id": new_id("sevt"), "type": "session.deleted", "processed_at": to_wire(datetime.now(UTC))}
-    )

@@ -4,11 +4,13 @@ Every statement is a single round trip in autocommit unless it is inside `transa
 named tuples' plain cousin, dicts, since most are handed on to the wire as they are.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, LiteralString, Self
 
-from psycopg import AsyncConnection, sql
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor, sql
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
@@ -60,13 +62,19 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
         """A pooled connection in autocommit; hold it for as short as can be, never across a wait."""
+        task = asyncio.current_task()
+        cancelled = 0 if task is None else task.cancelling()
         async with self._pool.connection() as connection:
+            if task is not None and task.cancelling() > cancelled:
+                # asyncio.wait_for of Python 3.11, by which the pool waits for a free connection, swallows a
+                # cancellation that comes as its wait ends.
+                raise asyncio.CancelledError
             yield connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
         """A pooled connection inside one transaction: committed on leaving, rolled back on an exception."""
-        async with self._pool.connection() as connection, connection.transaction():
+        async with self.connection() as connection, connection.transaction():
             yield connection
 
     async def dedicated(self) -> Connection:
@@ -78,21 +86,42 @@ class Database:
 
     async def fetch(self, query: LiteralString | sql.Composed, params: Params = ()) -> list[DictRow]:
         """All rows of one statement."""
-        async with self._pool.connection() as connection:
-            cursor = await connection.execute(query, params)
+        async with self._run(query, params) as cursor:
             return await cursor.fetchall()
 
     async def fetch_one(self, query: LiteralString | sql.Composed, params: Params = ()) -> DictRow | None:
         """The first row of one statement, or None."""
-        async with self._pool.connection() as connection:
-            cursor = await connection.execute(query, params)
+        async with self._run(query, params) as cursor:
             return await cursor.fetchone()
 
     async def execute(self, query: LiteralString | sql.Composed, params: Params = ()) -> int:
         """Run one statement; the number of rows that it touched."""
-        async with self._pool.connection() as connection:
-            cursor = await connection.execute(query, params)
+        async with self._run(query, params) as cursor:
             return cursor.rowcount
+
+    @asynccontextmanager
+    async def _run(
+        self, query: LiteralString | sql.Composed, params: Params
+    ) -> AsyncGenerator[AsyncCursor[DictRow]]:
+        """The cursor of one statement that has been run.
+
+        After a restart of PostgreSQL all idle connections are dead. The first statement to meet one has them
+        all looked over, and if it only reads it is run again; so nobody sees more of the restart than a wait.
+        """
+        async with AsyncExitStack() as stack:
+            connection = await stack.enter_async_context(self.connection())
+            try:
+                cursor = await connection.execute(query, params)
+            except (psycopg.OperationalError, psycopg.InterfaceError):
+                if not connection.closed:
+                    raise
+                await stack.aclose()
+                await self._pool.check()
+                if not (isinstance(query, str) and query.lstrip().startswith("select")):
+                    raise
+                connection = await stack.enter_async_context(self.connection())
+                cursor = await connection.execute(query, params)
+            yield cursor
 
     @property
     def statistics(self) -> dict[str, int]:

@@ -5,16 +5,12 @@ from typing import Any
 from corral.brain.toolset import system_prompt
 from corral.wire.memory_stores import MountedStore
 
-AGENT: Any = {
-    "system": "Be brief.",
-    "tools": [
-        {
-            "type": "agent_toolset_20260401",
-            "default_config": {"enabled": True, "permission_policy": {"type": "always_allow"}},
-            "configs": [],
-        }
-    ],
+_TOOLS: dict[str, Any] = {
+    "type": "agent_toolset_20260401",
+    "default_config": {"enabled": True, "permission_policy": {"type": "always_allow"}},
+    "configs": list[Any](),
 }
+AGENT: Any = {"system": "Be brief.", "tools": [_TOOLS]}
 
 
 def store(**fields: Any) -> MountedStore:

@@ -87,6 +87,8 @@ class BubblewrapProvider:
         assert self._ready is not None
         await asyncio.to_thread(access.hand_over, recipe.workspace, self._ready.identity)
         for bind in recipe.binds:
+            if bind.writable and bind.source.is_dir():
+                await asyncio.to_thread(access.hand_over, bind.source, self._ready.identity)
             if not access.usable(self._ready.identity, bind.source, 4):
                 raise SandboxUnavailable(
                     f"{bind.source} cannot be shown in the sandbox: it does not exist or its user "

@@ -85,7 +85,8 @@ class Bind:
     """A further host directory or file that the sandbox shows.
 
     source: absolute host path. target: absolute path inside, outside the working directory. The file tools
-    may reach it; they and the sandbox refuse to change it unless it is writable.
+    may reach it; they and the sandbox refuse to change it unless it is writable. The provider may change the
+    owner of a writable directory, as it does of the workspace.
     """
 
     source: Path

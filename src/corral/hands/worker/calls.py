@@ -16,7 +16,8 @@ from corral.hands.sandbox.provider import ToolOutput
 from corral.hands.worker.ledger import Cut, ToolCall
 from corral.hands.worker.results import error_output
 
-_READERS: Final = frozenset({"read", "glob", "grep"})
+READERS: Final = frozenset({"read", "glob", "grep"})
+"""The tools that change nothing."""
 
 _INTERRUPTED: Final = "The tool call was interrupted before it had finished. Its effects may be partial."
 _SHUTDOWN: Final = "The worker is shutting down; the call was cut off. Its effects may be partial."
@@ -83,9 +84,9 @@ class Calls:
 
     def submit(self, call: ToolCall) -> None:
         """Take a call in hand, after those that were submitted before it."""
-        reads = call.name in _READERS
+        reads = call.name in READERS
         before = [
-            other.executed for other in self._in_hand.values() if not (reads and other.call.name in _READERS)
+            other.executed for other in self._in_hand.values() if not (reads and other.call.name in READERS)
         ]
         entry = _InHand(call, asyncio.Event())
         self._in_hand[call.id] = entry

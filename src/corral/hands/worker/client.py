@@ -1,4 +1,4 @@
-"""The work API over HTTP (contract section 12), and the two endpoints that Corral adds to it.
+"""The work API over HTTP (contract section 12), and the endpoints that Corral adds to it.
 
 Whether a server is Corral it says itself, by the header `corral-version`; until then nothing but what is
 documented is used. Credentials go into the `Authorization` header and nowhere else.
@@ -7,7 +7,7 @@ documented is used. Credentials go into the `Authorization` header and nowhere e
 import base64
 import binascii
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -72,6 +72,29 @@ class Beat(msgspec.Struct, frozen=True):
     lease_extended: bool
     state: str
     ttl_seconds: float
+
+
+class MountedFile(msgspec.Struct, frozen=True):
+    """A file that is mounted in a session. id: the resource's."""
+
+    id: str
+    file_id: str
+    mount_path: str
+
+
+class _Resource(msgspec.Struct):
+    type: str
+    id: str = ""
+    file_id: str = ""
+    mount_path: str = ""
+
+
+class _Resources(msgspec.Struct):
+    data: list[_Resource]
+
+
+class _Begun(msgspec.Struct):
+    files: str = ""
 
 
 class _Data(msgspec.Struct):
@@ -204,15 +227,56 @@ class WorkApi:
         headers = {"content-type": "application/json"}
         await self._send("POST", f"/v1/sessions/{session_id}/events", key, content=body, headers=headers)
 
-    async def begin_call(self, session_id: str, call_id: str, key: Secret) -> bool:
-        """Corral only: record that the call is about to run. False if it must not be run."""
+    async def begin_call(self, session_id: str, call_id: str, key: Secret) -> str | None:
+        """Corral only: record that the call is about to run. None if it must not be run.
+
+        Otherwise the revision of the files that are mounted in the session, empty if there are none.
+        """
+        path = f"/corral/v1/sessions/{session_id}/calls/{_id(call_id)}/begin"
         try:
-            await self._send("POST", f"/corral/v1/sessions/{session_id}/calls/{_id(call_id)}/begin", key)
+            return _read(await self._send("POST", path, key), _Begun).files
         except ApiFailure as failure:
             if failure.status == 409:
-                return False
+                return None
             raise
-        return True
+
+    async def mounted_files(self, session_id: str, key: Secret) -> list[MountedFile]:
+        """The files that are mounted in a session."""
+        response = await self._send("GET", f"/v1/sessions/{session_id}/resources", key)
+        return [
+            MountedFile(one.id, _id(one.file_id), one.mount_path)
+            for one in _read(response, _Resources).data
+            if one.type == "file"
+        ]
+
+    @asynccontextmanager
+    async def file_content(
+        self, session_id: str, file_id: str, key: Secret
+    ) -> AsyncGenerator[AsyncIterator[bytes]]:
+        """Corral only: the bytes of a file that is mounted in a session."""
+        path = f"/corral/v1/sessions/{session_id}/files/{_id(file_id)}/content"
+        try:
+            async with self._http.stream("GET", self._base + path, headers=_authorized(key)) as response:
+                if not response.is_success:
+                    await response.aread()
+                self._check(response)
+                yield response.aiter_bytes()
+        except httpx.HTTPError as error:
+            raise _unanswered(error) from error
+
+    async def send_output(
+        self, session_id: str, path: str, key: Secret, content: AsyncIterable[bytes], size: int
+    ) -> None:
+        """Corral only: a file of `size` bytes that a session has put out under a relative path."""
+        headers = {"content-type": "application/octet-stream", "content-length": str(size)}
+        await self._send(
+            "POST",
+            f"/corral/v1/sessions/{session_id}/outputs",
+            key,
+            params={"path": path},
+            content=content,
+            headers=headers,
+        )
 
     async def _send(
         self, method: str, path: str, key: Secret, *, headers: Mapping[str, str] | None = None, **request: Any

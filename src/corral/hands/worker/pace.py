@@ -13,8 +13,9 @@ class Pace:
     that of Corral's pool. pause_least, pause_most: between empty polls of a server that is not Corral.
     backoff_first, backoff_most: between attempts. silence: a stream without a byte for so long is dead.
     stopping_grace: what running calls get when the server asks for the item back. farewell: for the last
-    results and the stop of an item. sweep: between looks for workspaces whose session is gone. retention: age
-    of a workspace that is removed where the server does not say what became of its session.
+    results and the stop of an item. outputs: how long a result waits until its call's outputs are at the
+    server. sweep: between looks for workspaces whose session is gone. retention: age of a workspace that is
+    removed where the server does not say what became of its session.
     """
 
     poll_block_ms: int = 999
@@ -26,6 +27,7 @@ class Pace:
     silence: float = 60.0
     stopping_grace: float = 5.0
     farewell: float = 0.8
+    outputs: float = 20.0
     sweep: float = 600.0
     retention: float = 30 * 86_400.0
 

@@ -137,6 +137,8 @@ class _Worker:
             self._workspaces,
             idle_seconds=settings.sandbox_idle_seconds,
             most=settings.max_sessions,
+            # Without a mount namespace there is no place where only the session would see them.
+            shows_files=settings.sandbox != "process",
         )
         self._bench = Bench(self._api, self._sandboxes, Undelivered(), pace, settings.session_idle_seconds)
         self._runs: dict[asyncio.Task[None], ItemRun] = {}
@@ -288,7 +290,7 @@ class _Worker:
             run.end(End.SHUTDOWN)
         if not tasks:
             return
-        _, late = await asyncio.wait(tasks, timeout=2 * self._pace.farewell)
+        _, late = await asyncio.wait(tasks, timeout=2.5 * self._pace.farewell)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)

@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
 
-from corral.hands.sandbox.provider import Recipe, Sandbox, SandboxLost, SandboxProvider, ToolOutput
-from corral.hands.worker.workspaces import Workspaces
+from corral.hands.sandbox.provider import Bind, Recipe, Sandbox, SandboxLost, SandboxProvider, ToolOutput
+from corral.hands.worker.workspaces import OUTPUTS_FOLDER, UPLOADS_FOLDER, Workspaces
+from corral.wire.session_resources import OUTPUTS, UPLOADS
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -26,16 +28,23 @@ class Sandboxes:
     """Sandboxes by session.
 
     idle_seconds: a sandbox without a call for so long is stopped. most: beyond so many, the one that has been
-    idle longest makes room for a new one.
+    idle longest makes room for a new one. shows_files: whether sandboxes show a session's files and outputs.
     """
 
     def __init__(
-        self, provider: SandboxProvider, workspaces: Workspaces, *, idle_seconds: float, most: int
+        self,
+        provider: SandboxProvider,
+        workspaces: Workspaces,
+        *,
+        idle_seconds: float,
+        most: int,
+        shows_files: bool,
     ) -> None:
         self._provider = provider
         self._workspaces = workspaces
         self._idle_seconds = idle_seconds
         self._most = most
+        self._shows_files = shows_files
         self._places: dict[str, _Place] = {}
         self._used = asyncio.Event()
 
@@ -58,6 +67,10 @@ class Sandboxes:
             place.calls -= 1
             place.last_used = time.monotonic()
             self._used.set()
+
+    async def share(self, session_id: str) -> Path | None:
+        """The folder of a session's uploads and outputs; None where sandboxes do not show them."""
+        return await self._workspaces.share(session_id) if self._shows_files else None
 
     async def begin_call(self, session_id: str, call_id: str) -> bool:
         """Note that a call is about to run; False if it had begun before on this machine."""
@@ -107,9 +120,19 @@ class Sandboxes:
             await self._make_room()
             begun = time.monotonic()
             workspace = await self._workspaces.take(session_id)
-            place.sandbox = await self._provider.provision(Recipe(session_id=session_id, workspace=workspace))
+            recipe = Recipe(session_id=session_id, workspace=workspace, binds=await self._binds(session_id))
+            place.sandbox = await self._provider.provision(recipe)
             _log.info("sandbox started", session_id=session_id, seconds=round(time.monotonic() - begun, 3))
             return place.sandbox
+
+    async def _binds(self, session_id: str) -> tuple[Bind, ...]:
+        share = await self.share(session_id)
+        if share is None:
+            return ()
+        return (
+            Bind(share / UPLOADS_FOLDER, UPLOADS),
+            Bind(share / OUTPUTS_FOLDER, OUTPUTS, writable=True),
+        )
 
     async def _make_room(self) -> None:
         while sum(place.sandbox is not None for place in self._places.values()) >= self._most:

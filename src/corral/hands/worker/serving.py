@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from corral.hands.sandbox.provider import SandboxLost, SandboxUnavailable, ToolOutput
-from corral.hands.worker.calls import Begun, Calls
+from corral.hands.worker.calls import READERS, Begun, Calls
 from corral.hands.worker.client import WorkApi, WorkItem
 from corral.hands.worker.events import SeenEvent
 from corral.hands.worker.failures import ApiFailure
@@ -25,12 +25,16 @@ from corral.hands.worker.ledger import Cut, Ledger, ToolCall
 from corral.hands.worker.pace import Backoff, Pace
 from corral.hands.worker.results import Results, Undelivered, error_output
 from corral.hands.worker.sandboxes import Sandboxes
+from corral.hands.worker.session_files import SessionFiles
 from corral.wire.secret import Secret
 
 _ACK_ATTEMPTS: Final = 4
 _NO_SANDBOX: Final = (
     "No sandbox could be started, so the call was not run. The reason is in the worker's log; "
     "the operator has to see to it."
+)
+_NO_FILES: Final = (
+    "The files of this session could not be brought into its sandbox, so the call was not run. Try again."
 )
 _SANDBOX_LOST: Final = (
     "The sandbox was lost while the call ran. Files in the workspace are kept; running processes, shell "
@@ -90,9 +94,11 @@ class ItemRun:
             begin=self._begin,
             recall=lambda call: bench.undelivered.outcome(item.session_id, call),
             execute=self._execute,
-            post=self._results.post,
+            post=self._deliver,
             on_settled=self._settled,
         )
+        self._files: SessionFiles | None = None
+        self._revision = ""
         self._news = asyncio.Event()
         self._ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._idle_since: float | None = None
@@ -110,11 +116,14 @@ class ItemRun:
             if not await self._acknowledge():
                 return
             keeping = asyncio.create_task(self._lease.keep(), name=f"lease {self._item.id}")
+            self._files = await self._session_files()
             tasks = [
                 asyncio.create_task(self._serve(previous), name=f"serve {self._item.id}"),
                 asyncio.create_task(self._watch_lease()),
                 asyncio.create_task(self._watch_idle()),
             ]
+            if self._files is not None:
+                tasks.append(asyncio.create_task(self._files.run(), name=f"outputs {self._item.id}"))
             try:
                 watched = [*tasks, keeping]
                 await asyncio.wait([self._ended, *watched], return_when=asyncio.FIRST_COMPLETED)
@@ -128,6 +137,17 @@ class ItemRun:
             finally:
                 await _cancelled([*tasks, keeping])
                 await self._calls.abandon()
+
+    async def _session_files(self) -> SessionFiles | None:
+        """The session's files, if the server has the endpoints for them."""
+        if not self._api.is_corral or self._item.token is None:
+            return None
+        try:
+            share = await self._bench.sandboxes.share(self._item.session_id)
+        except OSError as error:
+            _log.error("no folder for a session's files", reason=str(error))
+            return None
+        return SessionFiles(self._api, share, self._item.session_id, self._key, self._bench.pace)
 
     def _fail_if_any(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -222,6 +242,9 @@ class ItemRun:
         if idle != (self._idle_since is not None):
             self._idle_since = time.monotonic() if idle else None
             self._news.set()
+            if idle and self._files is not None:
+                # What a process in the background has written since the last call.
+                self._files.ask()
 
     async def _watch_idle(self) -> None:
         while True:
@@ -246,7 +269,7 @@ class ItemRun:
         backoff = Backoff(self._bench.pace)
         while self._lease.is_ours:
             try:
-                mine = await self._api.begin_call(self._item.session_id, call.id, self._key)
+                revision = await self._api.begin_call(self._item.session_id, call.id, self._key)
             except ApiFailure as failure:
                 if failure.status in (401, 403):
                     self._lease.lose()
@@ -255,15 +278,21 @@ class ItemRun:
                     return Begun.MOOT
                 await asyncio.sleep(backoff.next(failure.retry_after))
             else:
-                return Begun.YES if mine else Begun.ELSEWHERE
+                self._revision = revision or ""
+                return Begun.YES if revision is not None else Begun.ELSEWHERE
         return Begun.MOOT
 
     async def _execute(self, call: ToolCall) -> ToolOutput:
         begun = time.monotonic()
         try:
+            if self._files is not None:
+                await self._files.bring(self._revision)
             output = await self._bench.sandboxes.execute(self._item.session_id, call.name, call.input)
         except SandboxLost:
             return error_output(_SANDBOX_LOST)
+        except (ApiFailure, OSError) as error:
+            _log.error("no files for a call", tool_use_id=call.id, reason=str(error))
+            return error_output(_NO_FILES)
         except SandboxUnavailable as error:
             _log.error("no sandbox for a call", tool_use_id=call.id, reason=str(error))
             return error_output(_NO_SANDBOX)
@@ -275,6 +304,16 @@ class ItemRun:
             seconds=round(time.monotonic() - begun, 3),
         )
         return output
+
+    async def _deliver(self, call: ToolCall, output: ToolOutput) -> None:
+        """Post a result, after what the call has put out: who reads of it finds the files there."""
+        if self._files is not None and call.name not in READERS and not self._ended.done():
+            settling = asyncio.create_task(self._files.settled(self._bench.pace.outputs))
+            try:
+                await asyncio.wait([settling, self._ended], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await _cancelled([settling])
+        await self._results.post(call, output)
 
     async def _wind_up(self, why: End) -> bool:
         """Bring the calls in hand to an end; returns whether the item is ours to stop."""
@@ -301,7 +340,16 @@ class ItemRun:
             case End.RESTED:
                 self._calls.cut_all(Cut.STOPPED)
                 await self._calls.wait(pace.farewell)
+        if self._files is not None and why is not End.GONE:
+            await self._collect_last(self._files)
         return True
+
+    async def _collect_last(self, files: SessionFiles) -> None:
+        try:
+            async with asyncio.timeout(self._bench.pace.farewell / 2):
+                await files.collect()
+        except TimeoutError:
+            _log.info("outputs are left to the next worker", session_id=self._item.session_id)
 
     async def _stop_item(self) -> None:
         if not self._lease.is_ours:

@@ -2,7 +2,8 @@
 
 `<directory>/<session id>` is the workspace; `.owners/<session id>` beside them says for whom it is kept, and
 by its time when it was last in use; `.begun/<session id>/` has an empty file for each call that was begun
-here. Only what this worker's credential can ask about, or nobody has used for long, is ever removed.
+here; `.shares/<session id>/` holds the files that were mounted in it and those that it puts out. Only what
+this worker's credential can ask about, or nobody has used for long, is ever removed.
 """
 
 import asyncio
@@ -21,6 +22,10 @@ import structlog
 _OWNERS: Final = ".owners"
 _BEGUN: Final = ".begun"
 _GONE: Final = ".gone-"
+_SHARES: Final = ".shares"
+
+UPLOADS_FOLDER: Final = "uploads"
+OUTPUTS_FOLDER: Final = "outputs"
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -55,6 +60,10 @@ class Workspaces:
         await asyncio.to_thread(self._note, session_id)
         return self._directory / session_id
 
+    async def share(self, session_id: str) -> Path:
+        """The folder of a session's `uploads` and `outputs`, both of which are made."""
+        return await asyncio.to_thread(self._share, session_id)
+
     async def begin_call(self, session_id: str, call_id: str) -> bool:
         """Note that a call is about to run; False if it was noted before, by whatever worker of this machine.
 
@@ -77,8 +86,23 @@ class Workspaces:
             self._directory.chmod(0o711)
         for beside in (_OWNERS, _BEGUN):
             (self._directory / beside).mkdir(mode=0o700, exist_ok=True)
+        # Sandboxes show parts of it, so their user must be able to pass.
+        (self._directory / _SHARES).mkdir(mode=0o711, exist_ok=True)
+        (self._directory / _SHARES).chmod(0o711)
         for left in self._directory.glob(f"{_GONE}*"):
             _remove_tree(left)
+
+    def _share(self, session_id: str) -> Path:
+        share = self._directory / _SHARES / session_id
+        for folder, mode in (
+            (share, 0o711),
+            (share / UPLOADS_FOLDER, 0o755),
+            (share / OUTPUTS_FOLDER, 0o700),
+        ):
+            if not folder.exists():
+                folder.mkdir()
+                folder.chmod(mode)
+        return share
 
     def _begin_call(self, session_id: str, call_id: str) -> bool:
         folder = self._directory / _BEGUN / session_id
@@ -110,12 +134,12 @@ class Workspaces:
 
     def _remove(self, session_id: str) -> None:
         # Out of the way in one step, so that half a workspace is never taken for a whole one.
-        grave = self._directory / f"{_GONE}{uuid4().hex}"
-        try:
-            (self._directory / session_id).rename(grave)
-        except FileNotFoundError:
-            pass
-        else:
+        for folder in (self._directory / session_id, self._directory / _SHARES / session_id):
+            grave = self._directory / f"{_GONE}{uuid4().hex}"
+            try:
+                folder.rename(grave)
+            except FileNotFoundError:
+                continue
             _remove_tree(grave)
         shutil.rmtree(self._directory / _BEGUN / session_id, ignore_errors=True)
         (self._directory / _OWNERS / session_id).unlink(missing_ok=True)

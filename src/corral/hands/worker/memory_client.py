@@ -1,0 +1,90 @@
+"""The memory endpoints as a worker uses them (contract section 16), of Corral or of the hosted service."""
+
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import msgspec
+
+from corral.hands.worker.client import WorkApi
+from corral.wire.secret import Secret
+
+_PAGE: Final = 100
+_FULL_PAGE: Final = 20
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """A memory as the store has it; without its content unless that was asked for."""
+
+    id: str
+    path: str
+    content_sha256: str
+    content: str | None = None
+
+
+class _Entry(msgspec.Struct):
+    type: str
+    id: str = ""
+    path: str = ""
+    content_sha256: str = ""
+    content: str | None = None
+
+
+class _Deleted(msgspec.Struct):
+    id: str
+
+
+class _Page(msgspec.Struct):
+    data: list[_Entry]
+    next_page: str | None = None
+
+
+class MemoryApi:
+    """The memories of one store. Each call raises `ApiFailure` where it is not answered with success."""
+
+    def __init__(self, api: WorkApi, store_id: str, key: Secret) -> None:
+        self._api = api
+        self._key = key
+        self._path = f"/v1/memory_stores/{store_id}/memories"
+
+    async def listed(self, *, full: bool) -> AsyncGenerator[Remembered]:
+        """All memories of the store."""
+        page: str | None = None
+        while True:
+            params: dict[str, Any] = {
+                "limit": _FULL_PAGE if full else _PAGE,
+                "view": "full" if full else "basic",
+            }
+            if page is not None:
+                params["page"] = page
+            answered = await self._api.ask("GET", self._path, self._key, _Page, params=params)
+            for entry in answered.data:
+                if entry.type == "memory":
+                    yield Remembered(entry.id, entry.path, entry.content_sha256, entry.content)
+            page = answered.next_page
+            if not page:
+                return
+
+    async def read(self, memory_id: str) -> Remembered:
+        """A memory with its content."""
+        path = f"{self._path}/{memory_id}"
+        return await self._api.ask("GET", path, self._key, Remembered, params={"view": "full"})
+
+    async def create(self, path: str, content: str) -> Remembered:
+        """Make a memory; 409 if the path is taken."""
+        body = {"path": path, "content": content}
+        return await self._api.ask("POST", self._path, self._key, Remembered, json=body)
+
+    async def update(self, memory_id: str, content: str, *, expected: str) -> Remembered:
+        """Replace a memory's content; 409 if it is not the expected one any more."""
+        body = {
+            "content": content,
+            "precondition": {"type": "content_sha256", "content_sha256": expected},
+        }
+        path = f"{self._path}/{memory_id}"
+        return await self._api.ask("POST", path, self._key, Remembered, json=body)
+
+    async def delete(self, memory_id: str, *, expected: str) -> None:
+        """Delete a memory; 409 if its content is not the expected one any more."""
+        path = f"{self._path}/{memory_id}"
+        params = {"expected_content_sha256": expected}
+        await self._api.ask("DELETE", path, self._key, _Deleted, params=params)

@@ -1,0 +1,97 @@
+"""Writing and editing."""
+
+from tests.contract.toolset_cases.case import KIB, LINES, LONG, Case, Fifo, Link, bash, edit, read, write
+
+WRITE = [
+    Case("new", [write("n.txt", "a\nb"), read("n.txt")]),
+    Case("nested", [write("x/y/z.txt", "deep"), read("x/y/z.txt")]),
+    Case("overwrite", [write("a.txt", "short"), read("a.txt")], LINES),
+    Case("empty", [write("n.txt", ""), read("n.txt")]),
+    Case("unicode_content", [write("n.txt", "안녕\r\n"), read("n.txt")]),
+    Case("absolute", [write("{workdir}/n.txt", "abs"), bash("cat n.txt")]),
+    Case("outside", [write("/tmp/outside.txt", "x")]),
+    Case("onto_a_directory", [write("d", "x")], {"d/f": b""}),
+    Case("below_a_file_to_write", [write("a.txt/b", "x")], LINES),
+    Case(
+        "through_a_link",
+        [write("l", "new"), bash("cat a.txt; test -L l && echo link")],
+        {**LINES, "l": Link("a.txt")},
+    ),
+    Case("through_a_dangling_link", [write("l", "new"), bash("cat made.txt")], {"l": Link("made.txt")}),
+    Case("through_a_link_outside", [write("l", "x")], {"l": Link("/tmp/outside-by-link")}),
+    Case(
+        "lone_surrogate_in_content",
+        [write("n.txt", "a\udfffb"), read("n.txt")],
+        differs="a lone surrogate becomes U+FFFD; there the file is emptied and the call fails",
+        ours=("\\Aa\ufffdb\\Z", False),
+    ),
+    Case("nul_in_content", [write("n", "a\0b"), bash("od -c n")]),
+    Case("byte_order_mark_in_content", [write("n", "\ufeffa"), bash("od -c n")]),
+    Case("windows_newlines_in_content", [write("n", "a\r\nb\r"), bash("od -c n")]),
+    Case("large_content", [write("n", "0123456789abcdef" * 65_536), bash("wc -c n; md5sum n")]),
+    Case("unicode_name_to_write", [write("말/é 🐎.txt", "x"), read("말/é 🐎.txt")]),
+    Case("name_too_long_to_write", [write("n" * 300, "x")]),
+    Case("name_with_nul_to_write", [write("a\0b", "x")]),
+    Case("onto_the_working_directory", [write(".", "x")]),
+    Case("empty_path_to_write", [write("", "x")]),
+    Case("trailing_slash_to_write", [write("new/", "x"), bash("ls -F")]),
+    Case("below_a_link_outside", [write("d/x", "x")], {"d": Link("/tmp")}),
+    Case("below_a_link_inside", [write("d/x", "x"), bash("cat e/x")], {"d": Link("e"), "e/y": b""}),
+    Case("through_a_link_loop", [write("l", "x")], {"l": Link("m"), "m": Link("l")}),
+    Case("onto_a_fifo", [write("f", "x")], {"f": Fifo()}),
+    Case("keeps_the_mode", [bash("chmod 755 a.txt"), write("a.txt", "x"), bash("stat -c %a a.txt")], LINES),
+    Case("without_content", [("write", {"file_path": "n"})]),
+]
+
+EDIT = [
+    Case("once", [edit("a.txt", "two", "2"), read("a.txt")], LINES),
+    Case("over_lines", [edit("a.txt", "one\ntwo", "1\n2"), read("a.txt")], LINES),
+    Case("removes", [edit("a.txt", "two\n", ""), read("a.txt")], LINES),
+    Case("twice", [edit("a.txt", "o", "0")], LINES),
+    Case("every", [edit("a.txt", "o", "0", replace_all=True), read("a.txt")], LINES),
+    Case("not_found", [edit("a.txt", "five", "5")], LINES),
+    Case("empty_old_string", [edit("a.txt", "", "x")], LINES),
+    Case("missing_file", [edit("none", "a", "b")]),
+    Case("directory_to_edit", [edit(".", "a", "b")]),
+    Case("binary", [edit("b", "a", "b")], {"b": b"\xff"}),
+    Case("too_large_to_edit", [edit("long.txt", "a", "b")], LONG),
+    Case("outside_to_edit", [edit("../x", "a", "b")]),
+    Case("windows_newlines_stay", [edit("w", "b", "B"), bash("od -c w")], {"w": b"a\r\nb\r\n"}),
+    Case("false_flag", [edit("a.txt", "o", "0", replace_all=False)], LINES),
+    Case("overlapping", [edit("o", "aa", "b", replace_all=True), read("o")], {"o": b"aaaaa\n"}),
+    Case("overlapping_once", [edit("o", "aba", "x"), read("o")], {"o": b"ababa\n"}),
+    Case("the_same_string", [edit("a.txt", "two", "two"), read("a.txt")], LINES),
+    Case(
+        "the_new_string_has_the_old_one", [edit("a.txt", "o", "oo", replace_all=True), read("a.txt")], LINES
+    ),
+    Case("empty_old_string_of_an_empty_file", [edit("e", "", "x"), read("e")], {"e": b""}),
+    Case("empty_old_string_everywhere", [edit("e", "", "-", replace_all=True), read("e")], {"e": b"ab"}),
+    Case("unix_newlines_asked_of_windows_ones", [edit("w", "a\nb", "x")], {"w": b"a\r\nb\r\n"}),
+    Case(
+        "windows_newlines_over_lines", [edit("w", "a\r\nb", "x\r\ny"), bash("od -c w")], {"w": b"a\r\nb\r\n"}
+    ),
+    Case("byte_order_mark_stays", [edit("w", "a", "b"), bash("od -c w")], {"w": b"\xef\xbb\xbfa\n"}),
+    Case("nul_stays", [edit("w", "b", "B"), bash("od -c w")], {"w": b"a\0b"}),
+    Case("special_characters_are_plain", [edit("w", "a.*b", r"\1 \g<0> $&"), read("w")], {"w": b"axb a.*b"}),
+    Case("composed_is_not_decomposed", [edit("w", "\u00e9", "e")], {"w": "e\u0301".encode()}),
+    Case(
+        "through_a_link_to_edit",
+        [edit("l", "two", "2"), bash("cat a.txt; readlink l")],
+        {**LINES, "l": Link("a.txt")},
+    ),
+    Case("through_a_dangling_link_to_edit", [edit("l", "a", "b")], {"l": Link("none")}),
+    Case("through_a_link_outside_to_edit", [edit("l", "a", "b")], {"l": Link("/etc/hostname")}),
+    Case(
+        "at_the_file_limit_to_edit",
+        [edit("h", "end", "END"), bash("tail -c 4 h")],
+        {"h": b"x" * (256 * KIB - 4) + b"end\n"},
+    ),
+    Case(
+        "one_byte_over_the_file_limit_to_edit",
+        [edit("h", "end", "END")],
+        {"h": b"x" * (256 * KIB - 3) + b"end\n"},
+    ),
+    Case("fifo_to_edit", [edit("f", "a", "b")], {"f": Fifo()}),
+    Case("image_to_edit", [edit("p.png", "PNG", "GNP")], {"p.png": b"\x89PNG"}),
+    Case("without_new_string", [("edit", {"file_path": "a.txt", "old_string": "two"})], LINES),
+]
