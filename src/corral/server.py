@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from corral.api.app import create_app
 from corral.api.services import Services
+from corral.background.jobs import Background, PeriodicJob
 from corral.brain.brains import Brains, BrainSettings
 from corral.brain.turn import RetryPolicy
 from corral.bus.postgres import PostgresBus
@@ -26,15 +27,23 @@ from corral.inference.provider import InferenceProvider
 from corral.resources.agent_memory import AgentMemory
 from corral.resources.agents import Agents
 from corral.resources.blobs import Sweeper
+from corral.resources.deployment_runs import DeploymentRuns
+from corral.resources.deployments import Deployments
 from corral.resources.environments import Environments
 from corral.resources.file_services import open_file_services
 from corral.resources.keys import Keys
+from corral.resources.session_creation import SessionCreation
+from corral.resources.vaults import Vaults
 from corral.session.service import Sessions
 from corral.session.writer import LogWriter
-from corral.settings import Inference, Settings
+from corral.settings import Inference, Settings, Vault
 from corral.store.database import Database
+from corral.vault import rows as secret_rows
+from corral.vault.keys import PublicKey
 
 _CLAUDE_API: Final = "https://api.anthropic.com"
+_SCHEDULES_CRON: Final = "* * * * * */10"
+"""How often to look for deployments whose time has come; they may start some seconds after it."""
 _GRACE_SECONDS: Final = 2
 """What requests in flight get to finish in when the server stops."""
 
@@ -63,6 +72,23 @@ def retry_policy(inference: Inference) -> RetryPolicy:
     )
 
 
+async def sealing_key(vault: Vault, database: Database) -> PublicKey | None:
+    """The public key that the settings name. Secrets that another key opens are pointed out in the log."""
+    key = None if vault.public_key is None else PublicKey.parse(vault.public_key)
+    others = {
+        found: count
+        for found, count in (await secret_rows.key_ids(database)).items()
+        if key is None or found != key.id
+    }
+    if others:
+        _log.warning(
+            "the vault holds secrets that another key opens; a gateway needs that key to use them",
+            sealing_with=None if key is None else key.id,
+            secrets_by_key=others,
+        )
+    return key
+
+
 @asynccontextmanager
 async def open_services(
     settings: Settings, database: Database, provider: InferenceProvider, *, brains: bool = True
@@ -72,9 +98,20 @@ async def open_services(
         sessions = Sessions(database, writer, bus)
         work = WorkQueue(database, bus)
         stored = await open_file_services(database, settings.files)
+        vaults = Vaults(database, await sealing_key(settings.vault, database))
+        agents, environments = Agents(database), Environments(database)
+        creation = SessionCreation(
+            agents=agents,
+            environments=environments,
+            sources=stored.sources,
+            session_resources=stored.session_resources,
+            vaults=vaults,
+            sessions=sessions,
+            work=work,
+        )
         services = Services(
-            agents=Agents(database),
-            environments=Environments(database),
+            agents=agents,
+            environments=environments,
             work=work,
             keys=Keys(database),
             sessions=sessions,
@@ -82,7 +119,11 @@ async def open_services(
             outputs=stored.outputs,
             sources=stored.sources,
             session_resources=stored.session_resources,
+            session_creation=creation,
+            deployments=Deployments(database, agents, creation),
+            deployment_runs=DeploymentRuns(database, creation),
             memory=AgentMemory(database),
+            vaults=vaults,
             strict_beta=settings.server.strict_beta,
         )
         if not brains:
@@ -90,6 +131,10 @@ async def open_services(
             return
         async with (
             Sweeper(stored.blobs),
+            Background(
+                database,
+                [PeriodicJob("corral.schedules", _SCHEDULES_CRON, services.deployment_runs.start_due)],
+            ),
             Brains(
                 database=database,
                 log=sessions.log,

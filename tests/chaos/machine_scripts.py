@@ -50,5 +50,10 @@ def _errors(draw: strategies.DrawFn) -> Step:
 
 
 scripts: Final[SearchStrategy[list[Step]]] = strategies.lists(
-    strategies.one_of(_texts(), _tools(), _tools(), _errors(), _odd), min_size=1, max_size=4
+    strategies.one_of(_tools(), _tools(), _tools(), _tools(), _texts(), _errors(), _odd),
+    min_size=1,
+    max_size=4,
+)
+maybe_scripts: Final[SearchStrategy[list[Step] | None]] = strategies.one_of(
+    scripts, scripts, scripts, strategies.none()
 )

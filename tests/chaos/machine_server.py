@@ -6,17 +6,19 @@ server, which writes its process id to standard output once it answers.
 """
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
 import sys
+import traceback
 from typing import Final
 
 import msgspec
 
 from corral.inference.messages import import_client
 from corral.server import run_server
-from corral.settings import Brain, Inference, Settings
+from corral.settings import Brain, Files, Inference, Settings
 from corral.store.database import Database
 from corral.telemetry.logs import configure_logs
 from tests.processes import gone
@@ -24,6 +26,8 @@ from tests.processes import gone
 ATTEMPTS: Final = 4
 """Model requests that fail in a row before a turn is given up."""
 _READY_SECONDS: Final = 30.0
+_DIE_WITH_PARENT: Final = 1
+"""Linux's PR_SET_PDEATHSIG."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -60,7 +64,9 @@ class Mortal:
         assert self._mother.stdout is not None
         self._mother.stdin.write(msgspec.json.encode(self._place) + b"\n")
         async with asyncio.timeout(_READY_SECONDS):
-            self._pid = int(await self._mother.stdout.readline())
+            answer = await self._mother.stdout.readline()
+        assert answer.strip().isdigit(), f"the server did not start: {answer!r}"
+        self._pid = int(answer)
 
     async def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -89,6 +95,7 @@ async def _serve(place: Place) -> None:
             retry_backoff_max_seconds=0.05,
         ),
         brain=Brain(lease_seconds=3.0),
+        files=Files(store=f"{place.log}.files"),
     )
 
     async def tell(_: str) -> None:
@@ -108,10 +115,17 @@ def main() -> None:
     for line in sys.stdin.buffer:
         place = msgspec.json.decode(line, type=Place)
         if os.fork() == 0:
-            with open(place.log, "a", encoding="utf-8", buffering=1) as stream:
-                configure_logs("info", "json", stream=stream)
-                asyncio.run(_serve(place))
-            os._exit(0)
+            try:
+                # Nobody is left to kill it once its mother has ended.
+                ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+                with open(place.log, "a", encoding="utf-8", buffering=1) as stream:
+                    configure_logs("info", "json", stream=stream)
+                    asyncio.run(_serve(place))
+            except BaseException:
+                traceback.print_exc()
+                os.write(1, b"no server\n")
+            finally:
+                os._exit(1)
 
 
 if __name__ == "__main__":

@@ -161,6 +161,11 @@ class Known:
         return use["evaluated_permission"] == "allow" or bool(verdict and verdict["result"] == "allow")
 
     @property
+    def busy(self) -> bool:
+        """Whether an interrupt would find something to stop."""
+        return self.status != "idle" or bool(self.open_calls())
+
+    @property
     def status(self) -> str:
         """The status by the log's last status event."""
         return next((_STATUS[e["type"]] for e in reversed(self.log) if e["type"] in _STATUS), "idle")

@@ -49,14 +49,15 @@ class MachineWorker:
             assert (await self._world.post(f"{work}/ack", key=token)).status_code == 200
             beat = await self._world.post(f"{work}/heartbeat?expected_last_heartbeat=NO_HEARTBEAT", key=token)
             assert beat.status_code == 200, beat.text
-            self._drop(session_id)
+            self.drop(session_id)
             self.held[session_id] = Hold(item["id"], item["environment_id"], token, set())
 
     def _path(self, item: dict[str, Any]) -> str:
         item["secret_token"] = _token(item["secret"])
         return f"/v1/environments/{item['environment_id']}/work/{item['id']}"
 
-    def _drop(self, session_id: str) -> None:
+    def drop(self, session_id: str) -> None:
+        """Let go of a session's item; its token is remembered as one that should be good no more."""
         if (hold := self.held.pop(session_id, None)) is not None:
             self.stale[session_id] = hold.token
 
@@ -79,7 +80,7 @@ class MachineWorker:
             " where session_id = %s and state in ('starting', 'active', 'stopping')",
             (session_id,),
         )
-        self._drop(session_id)
+        self.drop(session_id)
 
     async def stop(self, session_id: str) -> None:
         """The worker gives its item back."""
@@ -87,7 +88,7 @@ class MachineWorker:
         path = f"/v1/environments/{hold.environment_id}/work/{hold.work_id}/stop"
         answer = await self._world.post(path, key=hold.token, force=True)
         assert answer.status_code in (200, 401, 404, 409), answer.text
-        self._drop(session_id)
+        self.drop(session_id)
 
 
 def _token(secret: str) -> str:

@@ -21,15 +21,23 @@ from corral.bus.postgres import PostgresBus
 from corral.hands.work import WorkQueue
 from corral.resources.agent_memory import AgentMemory
 from corral.resources.agents import Agents
+from corral.resources.deployment_runs import DeploymentRuns
+from corral.resources.deployments import Deployments
 from corral.resources.environments import Environments
 from corral.resources.file_services import open_file_services
 from corral.resources.keys import Keys
+from corral.resources.session_creation import SessionCreation
+from corral.resources.vaults import Vaults
 from corral.session.service import Sessions
 from corral.session.writer import LogWriter
 from corral.settings import Files
 from corral.store.database import Database
+from corral.vault.keys import PrivateKey, PublicKey
 from tests.e2e.conftest import corral as corral
 from tests.e2e.conftest import model as model
+
+VAULT_KEY = PrivateKey.generate()
+"""What opens the secrets that the API under test has sealed."""
 
 
 @asynccontextmanager
@@ -109,7 +117,11 @@ class Api:
 
 @asynccontextmanager
 async def running(
-    database: Database, *, strict_beta: bool = False, files: Files | None = None
+    database: Database,
+    *,
+    strict_beta: bool = False,
+    files: Files | None = None,
+    vault_key: PublicKey | None = VAULT_KEY.public,
 ) -> AsyncGenerator[Api]:
     """The API on a database, without a brain: sessions take events and nobody answers them.
 
@@ -123,17 +135,33 @@ async def running(
         if settings.store is None:
             settings = structs.replace(settings, store=folder)
         stored = await open_file_services(database, settings)
+        vaults = Vaults(database, vault_key)
+        agents, environments = Agents(database), Environments(database)
+        work, sessions = WorkQueue(database, bus), Sessions(database, writer, bus)
+        creation = SessionCreation(
+            agents=agents,
+            environments=environments,
+            sources=stored.sources,
+            session_resources=stored.session_resources,
+            vaults=vaults,
+            sessions=sessions,
+            work=work,
+        )
         services = Services(
-            agents=Agents(database),
-            environments=Environments(database),
-            work=WorkQueue(database, bus),
+            agents=agents,
+            environments=environments,
+            work=work,
             keys=Keys(database),
-            sessions=Sessions(database, writer, bus),
+            sessions=sessions,
             files=stored.files,
             outputs=stored.outputs,
             sources=stored.sources,
             session_resources=stored.session_resources,
+            session_creation=creation,
+            deployments=Deployments(database, agents, creation),
+            deployment_runs=DeploymentRuns(database, creation),
             memory=AgentMemory(database),
+            vaults=vaults,
             strict_beta=strict_beta,
         )
         base_url = await stack.enter_async_context(serving(create_app(services)))

@@ -330,7 +330,9 @@ def test_every_route_says_who_may_call_it_and_only_liveness_is_open() -> None:
     }
     everyone = ["ApiKey", "EnvironmentKey", "PoolKey", "WorkToken"]
     holders = [kind.__name__ for kind in (EnvironmentKey, PoolKey, WorkToken)]
+    writers = ["ApiKey", "WorkToken"]
     work, session = "/v1/environments/{environment_id}/work", "/v1/sessions/{session_id}"
+    store = "/v1/memory_stores/{memory_store_id}"
     assert workers == {
         "GET /v1/environments/{environment_id}": everyone,
         f"GET {work}/poll": ["EnvironmentKey"],
@@ -341,6 +343,9 @@ def test_every_route_says_who_may_call_it_and_only_liveness_is_open() -> None:
         f"POST {work}/{{work_id}}/stop": everyone,
         "GET /corral/v1/work/poll": ["PoolKey"],
         "POST /corral/v1/sessions/{session_id}/calls/{tool_use_id}/begin": ["WorkToken"],
+        "GET /corral/v1/sessions/{session_id}/files/{file_id}/content": ["WorkToken"],
+        "POST /corral/v1/sessions/{session_id}/outputs": ["WorkToken"],
+        f"GET {session}/resources": everyone,
         f"GET {session}": everyone,
         f"GET {session}/events": everyone,
         f"POST {session}/events": everyone,
@@ -349,6 +354,10 @@ def test_every_route_says_who_may_call_it_and_only_liveness_is_open() -> None:
         f"GET {session}/threads/{{thread_id}}": everyone,
         f"GET {session}/threads/{{thread_id}}/events": everyone,
         f"GET {session}/threads/{{thread_id}}/stream": everyone,
+        f"GET {store}": writers,
+        f"GET {store}/memories": writers,
+        f"POST {store}/memories": writers,
+        **{f"{verb} {store}/memories/{{memory_id}}": writers for verb in ("GET", "POST", "PATCH", "DELETE")},
     }
 
 

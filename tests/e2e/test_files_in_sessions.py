@@ -14,6 +14,7 @@ from tests.e2e.worker_at_work import TOOLSET, at_work, bash, pool, worker_proces
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
+PDF = b"%PDF-1.7 x"
 UPLOADS = "/mnt/session/uploads"
 OUTPUTS = "/mnt/session/outputs"
 
@@ -150,6 +151,7 @@ async def test_outputs_and_uploads_outlive_the_worker_that_was_killed(
     async with worker_process(settings) as process:
         await run(session, bash(f"cp {UPLOADS}/k {OUTPUTS}/copy"))
         process.kill()
+        await process.wait()
     await corral.database.execute("update work set lease_until = now() - interval '1 second'", {})
     async with at_work(settings):
         results = await run(session, bash(f"cat {UPLOADS}/k {OUTPUTS}/copy"), after=await last_idle(session))
@@ -189,7 +191,7 @@ async def test_the_model_is_told_of_the_outputs_folder_and_of_the_files_it_was_g
 
 
 def requests(corral: Corral) -> Sequence[dict[str, Any]]:
-    return [request.body for request in corral.model.requests]
+    return corral.model.requests()
 
 
 async def says_file(session: SessionUnderTest, kind: str, file_id: str) -> Any:
@@ -198,25 +200,21 @@ async def says_file(session: SessionUnderTest, kind: str, file_id: str) -> Any:
     return await session.sends({"type": "user.message", "content": [text, block]})
 
 
+def inline(media_type: str, content: bytes) -> dict[str, str]:
+    return {"type": "base64", "media_type": media_type, "data": base64.b64encode(content).decode()}
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "content", "source"),
     [
-        (
-            "image",
-            "p.png",
-            PNG,
-            {"type": "base64", "media_type": "image/png", "data": base64.b64encode(PNG).decode()},
-        ),
-        ("document", "t.txt", b"a text", {"type": "text", "media_type": "text/plain", "data": "a text"}),
-        (
+        pytest.param("image", "p.png", PNG, inline("image/png", PNG), id="image"),
+        pytest.param("document", "d.pdf", PDF, inline("application/pdf", PDF), id="pdf"),
+        pytest.param(
             "document",
-            "d.pdf",
-            b"%PDF-1.7 x",
-            {
-                "type": "base64",
-                "media_type": "application/pdf",
-                "data": base64.b64encode(b"%PDF-1.7 x").decode(),
-            },
+            "t.txt",
+            b"a text",
+            {"type": "text", "media_type": "text/plain", "data": "a text"},
+            id="text",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import corral
 from corral.api import (
     agents,
+    deployments,
     environments,
     events,
     files,
@@ -28,6 +29,7 @@ from corral.api import (
     sessions,
     streams,
     threads,
+    vaults,
     work,
 )
 from corral.api.beta import check_beta
@@ -46,11 +48,13 @@ ROUTES: Final[tuple[Route, ...]] = (
     *agents.ROUTES,
     *environments.ROUTES,
     *memory_stores.ROUTES,
+    *vaults.ROUTES,
     *work.ROUTES,
     *sessions.ROUTES,
     *session_resources.ROUTES,
     *events.ROUTES,
     *files.ROUTES,
+    *deployments.ROUTES,
     *threads.ROUTES,
     *streams.ROUTES,
 )

@@ -16,7 +16,7 @@ from corral.api.routing import Route
 from corral.resources.blobs import Blob
 from corral.resources.files import Content, cursor_of
 from corral.wire.errors import InvalidRequest, RequestTooLarge
-from corral.wire.files import IDS, FileDeleted, expiry
+from corral.wire.files import IDS, File, FileDeleted, expiry
 from corral.wire.pagination import Listing, Page
 
 _LIMIT: Final = 1000
@@ -31,11 +31,11 @@ async def upload(call: Call) -> ASGIApp:
     """``POST /v1/files``: the bytes go to the store as they come; the file is there when all of them are."""
     most = call.services.files.blobs.limits.most
     await _refuse_declared(call, most + _FORM_BYTES)
-    form = _Upload(call)
+    body = call.http.stream()
     try:
-        file = await form.read()
+        file = await _Upload(call).read(body)
     except RequestTooLarge:
-        await _drain(call.http.stream())
+        await _drain(body)
         raise
     return answer(file)
 
@@ -49,9 +49,9 @@ class _Upload:
         self._part: PartStart | None = None
         self._expires_in: int | None = None
 
-    async def read(self) -> Any:
+    async def read(self, body: AsyncIterator[bytes]) -> File:
         files = self._call.services.files
-        events = form_events(self._call.http)
+        events = form_events(self._call.http.headers.get("content-type", ""), body)
         try:
             async for event in events:
                 if isinstance(event, PartStart):

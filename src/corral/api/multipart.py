@@ -4,13 +4,12 @@ A form is a sequence of `PartStart`, pieces of bytes, and `PartEnd`, in the orde
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import Final, TypeAlias
 
 import msgspec
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.requests import Request as HttpRequest
 
 from corral.wire.errors import InvalidRequest
 
@@ -33,13 +32,13 @@ class PartEnd(msgspec.Struct, frozen=True):
 FormEvent: TypeAlias = PartStart | bytes | PartEnd
 
 
-async def form_events(http: HttpRequest) -> AsyncGenerator[FormEvent]:
-    """The events of a request's form.
+async def form_events(content_type: str, body: AsyncIterable[bytes]) -> AsyncGenerator[FormEvent]:
+    """The events of a form.
 
     Raises:
         InvalidRequest: the request carries no form, or a broken one.
     """
-    kind, options = parse_options_header(http.headers.get("content-type", ""))
+    kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not boundary or len(boundary) > _BOUNDARY_LENGTH:
         raise InvalidRequest("The request body must be multipart/form-data with a part named `file`")
@@ -58,7 +57,7 @@ async def form_events(http: HttpRequest) -> AsyncGenerator[FormEvent]:
                 "on_end": form.end,
             },
         )
-        async for chunk in http.stream():
+        async for chunk in body:
             if chunk:
                 parser.write(chunk)
             while form.events:

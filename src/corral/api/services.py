@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from corral.hands.work import WorkQueue
 from corral.resources.agent_memory import AgentMemory
 from corral.resources.agents import Agents
+from corral.resources.deployment_runs import DeploymentRuns
+from corral.resources.deployments import Deployments
 from corral.resources.environments import Environments
 from corral.resources.file_sources import FileSources
 from corral.resources.files import Files
 from corral.resources.keys import Keys
 from corral.resources.outputs import Outputs
+from corral.resources.session_creation import SessionCreation
 from corral.resources.session_resources import SessionResources
+from corral.resources.vaults import Vaults
 from corral.session.service import Sessions
 
 
@@ -34,7 +38,11 @@ class Services:
     outputs: Outputs
     sources: FileSources
     session_resources: SessionResources
+    session_creation: SessionCreation
+    deployments: Deployments
+    deployment_runs: DeploymentRuns
     memory: AgentMemory
+    vaults: Vaults
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     warm: asyncio.Event = field(default_factory=asyncio.Event)
     strict_beta: bool = False

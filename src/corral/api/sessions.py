@@ -10,15 +10,14 @@ from corral.api.call import Call, answer, raw_page
 from corral.api.principals import ANYONE, APPLICATION
 from corral.api.reach import session_row
 from corral.api.routing import Route
-from corral.session.records import NewSession, Row, SessionChange, SessionFilter, session_object
+from corral.session.records import Row, SessionChange, SessionFilter, session_object
 from corral.wire import metadata as meta
 from corral.wire import pagination
-from corral.wire.environments import SelfHosted, check_reach
+from corral.wire.environments import check_reach
 from corral.wire.errors import InvalidRequest
 from corral.wire.fields import given
 from corral.wire.overrides import updated_snapshot
 from corral.wire.pagination import Order, check_within
-from corral.wire.session_resources import check_available
 from corral.wire.sessions import CreateSession, SessionStatus, UpdateSession
 
 LIST: Final = "sessions"
@@ -28,29 +27,7 @@ _STATUSES: Final[frozenset[str]] = frozenset(get_args(SessionStatus))
 async def create(call: Call) -> ASGIApp:
     """``POST /v1/sessions``: all of it happens, or nothing."""
     params = await call.decode(CreateSession)
-    metadata = meta.created(params.metadata)
-    agent_id, version, agent = await call.services.agents.resolve_for_session(params.agent)
-    environment = await call.services.environments.for_session(params.environment_id)
-    check_reach(environment.config, agent)
-    resources = check_available(
-        params.resources or [], environment.id, self_hosted=isinstance(environment.config, SelfHosted)
-    )
-    initial = list(params.initial_events or [])
-    await call.services.sources.check(initial, "initial_events")
-    new = NewSession(
-        environment_id=environment.id,
-        agent_id=agent_id,
-        agent_version=version,
-        agent=agent,
-        title=params.title,
-        metadata=metadata,
-    )
-    attach = call.services.session_resources.attaching(resources) if resources else None
-    row = await call.services.sessions.create(new, initial, attach)
-    if isinstance(environment.config, SelfHosted):
-        # A worker may attach before the first message (contract section 12.2).
-        await call.services.work.ensure(row["id"], environment.id)
-    return answer(session_object(row))
+    return answer(session_object(await call.services.session_creation.create(params)))
 
 
 async def retrieve(call: Call) -> ASGIApp:
@@ -113,11 +90,10 @@ async def list_sessions(call: Call) -> ASGIApp:
         created_gte=times.gte,
         created_lt=times.lt,
         created_lte=times.lte,
+        deployment_id=query.text("deployment_id"),
         memory_store_id=query.text("memory_store_id"),
         include_archived=query.boolean("include_archived"),
     )
-    if query.text("deployment_id"):
-        return raw_page([], next_page=None, prev_page=None)
     backward = cursor is not None and cursor.before
     rows = await call.services.sessions.records.page(
         narrow,

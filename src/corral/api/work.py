@@ -157,9 +157,12 @@ async def begin_call(call: Call) -> ASGIApp:
         raise not_found(session_id)
     if not await call.services.work.begin_call(principal.claim, tool_use_id):
         raise Conflict(f"Tool use {tool_use_id} was begun by another worker, or has been answered.")
-    # With it the worker knows, at no further request, whether it has the session's files.
-    files = await call.services.session_resources.revision(session_id)
-    return answer({"type": "call_begun", "tool_use_id": tool_use_id, "files": files})
+    # What the worker needs to know of files, without a request of its own before each call.
+    files = {
+        "files": await call.services.session_resources.revision(session_id),
+        "max_output_bytes": call.services.files.blobs.limits.most,
+    }
+    return answer({"type": "call_begun", "tool_use_id": tool_use_id, **files})
 
 
 _WORK: Final = "/v1/environments/{environment_id}/work"

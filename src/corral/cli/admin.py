@@ -13,6 +13,7 @@ from rich.table import Table
 from corral.cli.databases import opened_database
 from corral.cli.options import config_option, data_option, json_option
 from corral.cli.running import read_settings, run_briefly
+from corral.cli.vault_key import vault_key
 from corral.resources.environments import Environments
 from corral.resources.keys import Key, KeyKind, Keys
 from corral.store.database import Database
@@ -62,6 +63,9 @@ def _print(as_json: bool, plain: object, rows: Sequence[Sequence[str]], columns:
     for row in rows:
         table.add_row(*row)
     Console(soft_wrap=True).print(table)
+
+
+admin.add_command(vault_key)
 
 
 @admin.group("environment")

@@ -9,6 +9,7 @@ import msgspec
 from corral.cli.failure import Failure
 from corral.cli.options import config_option, json_option
 from corral.cli.running import check_port, read_settings, run_until_signal, unless_stopped
+from corral.cli.vault_key import refuse_private_key
 from corral.settings import Settings
 from corral.store.database import Database
 from corral.store.migrate import migrate
@@ -31,6 +32,7 @@ def serve(config: Path | None, migrating: bool, as_json: bool) -> None:
       corral serve --config corral.yaml
     """
     settings = read_settings(config)
+    refuse_private_key(settings)
     if settings.store.url is None:
         raise Failure(
             "`corral serve` needs a database.",

@@ -21,6 +21,7 @@ from corral.cli.running import (
     unless_stopped,
     write_private,
 )
+from corral.cli.vault_key import kept_public_key, refuse_private_key
 from corral.cli.worker_process import WorkerProcess, worker_environment
 from corral.settings import Inference, Settings
 from corral.store.database import Database
@@ -68,6 +69,7 @@ def up(
       corral up --port 8400 --ready-file /tmp/corral.json
     """
     settings = read_settings(config)
+    refuse_private_key(settings)
     server = msgspec.structs.replace(
         settings.server,
         host=settings.server.host if host is None else host,
@@ -98,6 +100,7 @@ class _House:
         self._make_data_dir()
         async with AsyncExitStack() as stack:
             self._import_client(stack)
+            public_key = self._public_key(stack)
             url = await unless_stopped(stop, self._database_url(stack))
             database = Database(url, max_size=self._settings.store.pool_size)
             await unless_stopped(stop, stack.enter_async_context(database))
@@ -107,6 +110,10 @@ class _House:
                 stop, prepare_credentials(database, self._data_dir, self._settings.server.api_key)
             )
             settings = self._with_files(await self._with_model(stack))
+            sealing = msgspec.structs.replace(
+                settings.vault, public_key=await unless_stopped(stop, public_key)
+            )
+            settings = msgspec.structs.replace(settings, vault=sealing)
             await self._serve(settings, database, credentials, stop)
 
     def _import_client(self, stack: AsyncExitStack) -> None:
@@ -119,6 +126,21 @@ class _House:
             await asyncio.gather(importing, return_exceptions=True)
 
         stack.push_async_callback(imported)
+
+    def _public_key(self, stack: AsyncExitStack) -> asyncio.Task[str]:
+        """What secrets are sealed with: made, at the first start, while the database is."""
+
+        async def found() -> str:
+            return self._settings.vault.public_key or await kept_public_key(self._data_dir)
+
+        finding = asyncio.create_task(found())
+
+        async def ended() -> None:
+            finding.cancel()
+            await asyncio.gather(finding, return_exceptions=True)
+
+        stack.push_async_callback(ended)
+        return finding
 
     def _make_data_dir(self) -> None:
         try:

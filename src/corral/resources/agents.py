@@ -98,14 +98,22 @@ class Agents:
             return await _next_version(connection, row, config)
 
     async def archive(self, agent_id: str) -> Agent:
-        """Make the agent read-only for good; an archived one stays as it is.
+        """Make the agent read-only for good, and archive its deployments; an archived one stays as it is.
 
         Raises:
             NotFound: there is no such agent.
         """
-        await self._database.execute(
-            "update agents set archived_at = now() where id = %s and archived_at is null", (agent_id,)
-        )
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                "update agents set archived_at = now() where id = %s and archived_at is null", (agent_id,)
+            )
+            # A second statement: it sees the deployments that were made while the first one waited.
+            await connection.execute(
+                "update deployments d set archived_at = now(), updated_at = now(), next_run_at = null,"
+                " paused_reason = null from agents a where a.id = d.agent_id and a.id = %s"
+                " and a.archived_at is not null and d.archived_at is null",
+                (agent_id,),
+            )
         return await self.retrieve(agent_id)
 
     async def list(self, page: Page, times: TimeRange, *, include_archived: bool = False) -> Listing:

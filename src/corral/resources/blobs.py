@@ -214,13 +214,18 @@ class Blobs:
                 "select id from blobs where state = 'doomed' order by id limit %s", (_SWEPT_AT_ONCE,)
             )
             for row in doomed:
-                with contextlib.suppress(FileNotFoundError):
-                    await obstore.delete_async(self._store, _key(row["id"]))
+                await self._remove(row["id"])
                 removed += await self._database.execute(
                     "delete from blobs where id = %s and state = 'doomed'", (row["id"],)
                 )
             if len(doomed) < _SWEPT_AT_ONCE:
                 return removed
+
+    async def _remove(self, blob_id: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            await obstore.delete_async(self._store, _key(blob_id))
+        if self._folder is not None:
+            await asyncio.to_thread(_remove_drafts, self._folder / _key(blob_id))
 
     async def _used(self) -> int:
         row = await self._database.fetch_one(
@@ -267,6 +272,12 @@ async def _pieces(found: "obstore.GetResult") -> AsyncIterator[bytes]:
 def _key(blob_id: str) -> str:
     # The end of an id is random: it spreads blobs over folders.
     return f"{blob_id[-2:]}/{blob_id}"
+
+
+def _remove_drafts(path: Path) -> None:
+    """Remove what a server that was killed in the middle of an upload has left beside the place of a blob."""
+    for draft in path.parent.glob(f"{path.name}#*"):
+        draft.unlink(missing_ok=True)
 
 
 def _sync_file(path: Path) -> None:

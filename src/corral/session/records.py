@@ -23,8 +23,9 @@ Attach = Callable[[Connection, str], Awaitable[None]]
 
 _COLUMNS: Final[LiteralString] = (
     "s.id, s.created_at, s.updated_at, s.archived_at, s.title, s.metadata::text as metadata,"
-    " s.environment_id, s.agent_id, s.agent_version, s.agent::text as agent, s.primary_thread_id, s.status,"
-    " s.usage::text as usage, s.running_since, s.last_seq, s.last_input, s.epoch, now() as read_at,"
+    " s.environment_id, s.deployment_id, s.agent_id, s.agent_version, s.agent::text as agent, s.vault_ids,"
+    " s.primary_thread_id, s.status, s.usage::text as usage, s.running_since, s.last_seq, s.last_input,"
+    " s.epoch, now() as read_at,"
     " (select json_agg(json_build_array(r.id, r.type, r.body, r.created_at, r.updated_at)"
     " order by r.position) from session_resources r where r.session_id = s.id) as resources"
 )
@@ -39,6 +40,8 @@ class NewSession(msgspec.Struct, frozen=True):
     agent: Mapping[str, Any]
     title: str | None = None
     metadata: Mapping[str, str] = {}
+    deployment_id: str | None = None
+    vault_ids: Sequence[str] = ()
 
 
 class SessionFilter(msgspec.Struct, frozen=True):
@@ -48,6 +51,7 @@ class SessionFilter(msgspec.Struct, frozen=True):
     agent_version: int | None = None
     statuses: Sequence[str] | None = None
     environment_id: str | None = None
+    deployment_id: str | None = None
     memory_store_id: str | None = None
     created_gt: datetime | None = None
     created_gte: datetime | None = None
@@ -84,9 +88,10 @@ class SessionRecords:
         session_id, thread_id = new_id("sesn"), new_id("sthr")
         async with self._database.transaction() as connection:
             await connection.execute(
-                "insert into sessions (id, title, metadata, environment_id, agent_id, agent_version, agent,"
-                " primary_thread_id, usage, last_input, status, running_since)"
-                " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bigint,"
+                "insert into sessions (id, title, metadata, environment_id, deployment_id, agent_id,"
+                " agent_version, agent, vault_ids, primary_thread_id, usage, last_input, status,"
+                " running_since)"
+                " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bigint,"
                 " case when %s::bigint > 0 then 'running' else 'idle' end,"
                 " case when %s::bigint > 0 then now() end)",
                 (
@@ -94,9 +99,11 @@ class SessionRecords:
                     new.title,
                     _json(new.metadata),
                     new.environment_id,
+                    new.deployment_id,
                     new.agent_id,
                     new.agent_version,
                     _json(new.agent),
+                    list(new.vault_ids),
                     thread_id,
                     _json(UNUSED),
                     len(inputs),
@@ -138,6 +145,7 @@ class SessionRecords:
             " and (%(agent_id)s::text is null or s.agent_id = %(agent_id)s)"
             " and (%(agent_version)s::int is null or s.agent_version = %(agent_version)s)"
             " and (%(environment_id)s::text is null or s.environment_id = %(environment_id)s)"
+            " and (%(deployment_id)s::text is null or s.deployment_id = %(deployment_id)s)"
             " and (%(memory_store_id)s::text is null or s.id in (select r.session_id from session_resources r"
             " where r.type = 'memory_store' and r.body ->> 'memory_store_id' = %(memory_store_id)s))"
             " and (%(statuses)s::text[] is null or s.status = any(%(statuses)s))"
@@ -238,10 +246,10 @@ def session_object(row: Row) -> dict[str, Any]:
         "title": row["title"],
         "metadata": msgspec.json.decode(row["metadata"]),
         "environment_id": row["environment_id"],
-        "deployment_id": None,
+        "deployment_id": row["deployment_id"],
         "agent": msgspec.json.decode(row["agent"]),
         "resources": _resources(row),
-        "vault_ids": [],
+        "vault_ids": row["vault_ids"],
         "outcome_evaluations": [],
         "budget": None,
         "stats": {

@@ -1,6 +1,6 @@
 """All that the API asks of sessions, in one place: records, sending, lists, streams."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from corral.bus.hub import WAKES_TOPIC, Bus, session_topic
 from corral.session.following import Following
@@ -10,7 +10,7 @@ from corral.session.records import Attach, NewSession, Row, SessionChange, Sessi
 from corral.session.sending import Sending
 from corral.session.writer import LogWriter
 from corral.store.database import Database
-from corral.wire.events import UserMessage, event_type, persisted
+from corral.wire.events import ClientEvent, event_type, persisted
 from corral.wire.ids import new_id
 
 
@@ -26,7 +26,7 @@ class Sessions:
         self.following = Following(database, bus)
 
     async def create(
-        self, new: NewSession, initial_events: list[UserMessage], attach: Attach | None = None
+        self, new: NewSession, initial_events: Sequence[ClientEvent], attach: Attach | None = None
     ) -> Row:
         """Make a session with what `attach` attaches, and start it on its initial events, if it has any."""
         inputs = [

@@ -5,7 +5,7 @@ in `sections`, and `corral.example.yaml` and `docs/settings.md` are made from it
 """
 
 from corral.settings.loading import Problem, SettingsError, load_settings
-from corral.settings.sections import Brain, Files, Inference, Log, Server, Settings, Store, Worker
+from corral.settings.sections import Brain, Files, Inference, Log, Server, Settings, Store, Vault, Worker
 
 __all__ = [
     "Brain",
@@ -17,6 +17,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Store",
+    "Vault",
     "Worker",
     "load_settings",
 ]

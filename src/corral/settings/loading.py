@@ -14,6 +14,7 @@ from corral.settings.sections import Section, Settings
 from corral.wire.secret import Secret
 
 _PREFIX: Final = "CORRAL_"
+_OWN_KEYS: Final = "corral_"
 _LATER_PROVIDERS: Final = ("bedrock", "vertex", "foundry")
 
 
@@ -47,8 +48,13 @@ def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
         _accept(place, settings[name], value, False, values, problems)
     for place, name, value in _from_environment(environ, settings, problems):
         _accept(place, settings[name], value, True, values, problems)
-    key = environ.get("ANTHROPIC_API_KEY")
-    if key and values.get(("inference", "provider"), "anthropic") == "anthropic":
+    key = environ.get("ANTHROPIC_API_KEY", "")
+    # A shell that is set up for a client of Corral has Corral's own key there, which no model provider knows.
+    if (
+        key
+        and not key.startswith(_OWN_KEYS)
+        and values.get(("inference", "provider"), "anthropic") == "anthropic"
+    ):
         values.setdefault(("inference", "api_key"), Secret(key))
     loaded = _build(values, problems)
     if problems:

@@ -245,6 +245,45 @@ class Files(Section, frozen=True, kw_only=True):
     ] = 600.0
 
 
+class Vault(Section, frozen=True, kw_only=True):
+    """The pair of keys for secrets at rest: servers seal with one, the gateway alone opens with the other."""
+
+    public_key: Annotated[
+        str | None,
+        Meta(
+            description="What servers seal secrets with (`corral admin vault-key create` makes a pair). "
+            "Without it they take no credentials. `corral up` makes a pair of its own, in `vault` in its "
+            "data folder."
+        ),
+    ] = None
+    key: Annotated[
+        Secret | None,
+        Meta(
+            description="What opens them: for the gateway alone. A server that is given it does not start.",
+            extra_json_schema={"from_environment": True},
+        ),
+    ] = None
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """A key that is none, or the wrong half, and two halves that are no pair."""
+        if self.public_key is None and self.key is None:
+            return
+        # Imported here, since most commands have no such key and the library takes its time.
+        from corral.vault.keys import PrivateKey, PublicKey, WrongKey
+
+        public = private = None
+        try:
+            public = None if self.public_key is None else PublicKey.parse(self.public_key)
+        except WrongKey as error:
+            yield "public_key", str(error)
+        try:
+            private = None if self.key is None else PrivateKey.parse(self.key)
+        except WrongKey as error:
+            yield "key", str(error)
+        if public is not None and private is not None and public.id != private.public.id:
+            yield "public_key", "is not the other half of vault.key; set the two that were made together"
+
+
 class Log(Section, frozen=True, kw_only=True):
     """What is written to standard error while Corral runs."""
 
@@ -264,11 +303,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     brain: Brain = field(default_factory=Brain)
     worker: Worker = field(default_factory=Worker)
     files: Files = field(default_factory=Files)
+    vault: Vault = field(default_factory=Vault)
     log: Log = field(default_factory=Log)
 
     def secrets(self) -> Iterator[Secret]:
         """Every secret that is set, so that the log can mask them."""
-        for section in (self.server, self.store, self.inference, self.worker):
+        for section in (self.server, self.store, self.inference, self.worker, self.vault):
             for value in structs.astuple(section):
                 if isinstance(value, Secret):
                     yield value

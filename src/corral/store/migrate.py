@@ -5,13 +5,14 @@ connection of its own. A database that is ahead of this version (a newer server 
 as it is: version N+1's schema serves version N's servers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from importlib import resources
 from typing import Final, LiteralString, NamedTuple, cast
 
 import structlog
 
-from corral.store.database import Database
+from corral.store import background_schema
+from corral.store.database import Connection, Database
 
 _LOCK_KEY: Final = 0x636F7272616C  # "corral"
 
@@ -19,11 +20,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Migration(NamedTuple):
-    """One numbered SQL file."""
+    """One numbered step: a SQL file, or what another package brings."""
 
     number: int
     name: str
-    sql: LiteralString
+    apply: Callable[[Connection], Awaitable[None]]
 
 
 def migrations() -> list[Migration]:
@@ -34,7 +35,15 @@ def migrations() -> list[Migration]:
 def _read() -> Iterator[Migration]:
     for file in resources.files("corral.store").joinpath("migrations").iterdir():
         if file.name.endswith(".sql"):
-            yield Migration(int(file.name[:4]), file.name, cast("LiteralString", file.read_text("utf-8")))
+            yield Migration(int(file.name[:4]), file.name, _script(file.read_text("utf-8")))
+    yield Migration(background_schema.NUMBER, background_schema.NAME, background_schema.apply)
+
+
+def _script(text: str) -> Callable[[Connection], Awaitable[None]]:
+    async def apply(connection: Connection) -> None:
+        await connection.execute(cast("LiteralString", text))
+
+    return apply
 
 
 async def migrate(database: Database) -> list[str]:
@@ -57,7 +66,7 @@ async def migrate(database: Database) -> list[str]:
             if migration.number in done:
                 continue
             async with connection.transaction():
-                await connection.execute(migration.sql)
+                await migration.apply(connection)
                 await connection.execute(
                     "insert into schema_migrations (number, name) values (%s, %s)",
                     (migration.number, migration.name),

@@ -30,6 +30,8 @@ _QUIET: Final[Mapping[str, int]] = {
     "uvicorn.error": logging.WARNING,
     "asyncio": logging.WARNING,
     "psycopg.pool": logging.ERROR,
+    # At INFO it writes three lines a job.
+    "procrastinate": logging.WARNING,
 }
 
 

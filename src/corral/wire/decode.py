@@ -14,6 +14,7 @@ import msgspec
 
 from corral.wire.errors import InvalidRequest, RequestTooLarge
 from corral.wire.fields import Request
+from corral.wire.secret import SecretText
 from corral.wire.text import clean, is_clean
 
 BODY_BYTES: Final = 32 * 1024 * 1024
@@ -40,13 +41,20 @@ def decode(body: bytes, type_: type[R]) -> R:
         RequestTooLarge: the body has more than 32 MB.
     """
     try:
-        request = msgspec.convert(parse(body, exact=type_.exact_text), type_)
+        request = msgspec.convert(parse(body, exact=type_.exact_text), type_, dec_hook=_special)
     except msgspec.ValidationError as error:
         raise InvalidRequest(describe(str(error))) from None
     except RecursionError:
         raise InvalidRequest(f"The request body is nested more than {DEPTH} levels deep") from None
     request.check()
     return request
+
+
+def _special(type_: type, value: Any) -> Any:
+    """The value of a field whose type msgspec does not know; its errors get the field's path from msgspec."""
+    if not issubclass(type_, SecretText):
+        raise TypeError(f"a request cannot have a field of type {type_.__name__}")
+    return type_.sent(value)
 
 
 def parse(body: bytes, *, exact: bool = False) -> Any:

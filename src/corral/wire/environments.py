@@ -202,7 +202,7 @@ def _networking(
                 else Limited(allowed_hosts=[], allow_mcp_servers=False, allow_package_managers=False)
             )
             hosts = before.allowed_hosts if params.allowed_hosts is None else params.allowed_hosts
-            _check_hosts(hosts)
+            check_hosts(hosts, "config.networking.allowed_hosts", most=ALLOWED_HOSTS)
             return Limited(
                 allowed_hosts=hosts,
                 allow_mcp_servers=_kept(params.allow_mcp_servers, before.allow_mcp_servers),
@@ -222,10 +222,14 @@ def _packages(stored: Packages | None, params: PackagesParams | None) -> Package
     return Packages(**lists)
 
 
-def _check_hosts(hosts: list[str]) -> None:
-    path = "config.networking.allowed_hosts"
-    if len(hosts) > ALLOWED_HOSTS:
-        raise InvalidRequest(f"{path}: at most {ALLOWED_HOSTS} hosts")
+def check_hosts(hosts: list[str], path: str, *, most: int) -> None:
+    """Check a list of allowed hosts: bare names, IPv4 addresses, ``*.`` wildcards.
+
+    Raises:
+        InvalidRequest: there are too many, or one is something else; the message begins with the path.
+    """
+    if len(hosts) > most:
+        raise InvalidRequest(f"{path}: at most {most} hosts")
     for index, host in enumerate(hosts):
         if len(host) > 253 or not _HOST.fullmatch(host):
             raise InvalidRequest(

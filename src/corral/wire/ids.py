@@ -13,6 +13,8 @@ Prefix = Literal[
     "agent",
     "apikey",
     "blob",
+    "depl",
+    "drun",
     "ekey",
     "env",
     "file",
@@ -26,6 +28,8 @@ Prefix = Literal[
     "sesrsc",
     "sevt",
     "sthr",
+    "vcrd",
+    "vlt",
     "work",
 ]
 

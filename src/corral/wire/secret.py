@@ -1,7 +1,7 @@
 """A value that must not leak: it cannot be printed, formatted, pickled or encoded by accident."""
 
 import hmac
-from typing import Any, Final, NoReturn, Self
+from typing import Any, ClassVar, Final, NoReturn, Self
 
 MASK: Final = "[secret]"
 
@@ -43,3 +43,26 @@ class Secret:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a secret cannot be pickled")
+
+
+class SecretText(Secret):
+    """A secret field of a request: at least one character, at most ``longest``. Subclasses set the bound.
+
+    `corral.wire.decode` makes it, so that no struct of a request ever holds a secret as plain text.
+    """
+
+    __slots__ = ()
+    longest: ClassVar[int]
+
+    @classmethod
+    def sent(cls, value: object) -> Self:
+        """The secret that a client has sent.
+
+        Raises:
+            ValueError: it is no text within the bounds; the message does not hold it.
+        """
+        if not isinstance(value, str):
+            raise ValueError("Input should be a valid string")
+        if not 1 <= len(value) <= cls.longest:
+            raise ValueError(f"must have 1 to {cls.longest} characters")
+        return cls(value)

@@ -5,11 +5,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from corral.wire.errors import InvalidRequest, NotFound
+from corral.wire.errors import InvalidRequest
 from corral.wire.events import UserMessage, check_events
 from corral.wire.fields import Id, Metadata, MetadataPatch, Request
 from corral.wire.overrides import AgentParam, AgentRef, AgentWithOverrides, SessionAgentUpdate
 from corral.wire.session_resources import ResourceParams
+from corral.wire.vaults import SESSION_VAULTS
 
 __all__ = [
     "AgentParam",
@@ -56,14 +57,12 @@ class CreateSession(Request):
     metadata: Metadata | None = None
     initial_events: Annotated[list[UserMessage], Meta(max_length=INITIAL_EVENTS)] | None = None
     resources: list[ResourceParams] | None = None
-    vault_ids: list[Id] | None = None
+    vault_ids: Annotated[list[Id], Meta(max_length=SESSION_VAULTS)] | None = None
     budget: BudgetLimit | None = None
 
     def check(self) -> None:
         """Check the initial events, and refuse what this server has not on any environment."""
         check_events(self.initial_events or [], "initial_events")
-        if self.vault_ids:
-            raise NotFound(f"vault_ids[0]: vault {self.vault_ids[0]} not found")
         if self.budget is not None:
             raise InvalidRequest(
                 "budget: no list price is available for the session's models",

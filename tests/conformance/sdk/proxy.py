@@ -23,7 +23,7 @@ from tests.conformance.sdk.asked import Asked
 from tests.conformance.sdk.keys import EnvironmentKeys, NoKey
 from tests.conformance.sdk.public_api import PublicApi, Refused
 from tests.conformance.sdk.routes import ALL, Routes
-from tests.conformance.sdk.workshop import NoWork, Workshop
+from tests.conformance.sdk.workshop import NotMade, Workshop
 
 _HOP: Final = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer", "proxy-connection"}
@@ -58,9 +58,12 @@ class Proxy:
         try:
             await found.rule(asked, self._workshop)
             await self._fill(asked)
-        except (Refused, NoKey, NoWork) as error:
-            return _unprepared(str(error))
-        return await self._forward(asked)
+        except (Refused, NoKey, NotMade, httpx.TransportError) as error:
+            return _unprepared(str(error) or type(error).__name__)
+        try:
+            return await self._forward(asked)
+        except httpx.TransportError as error:
+            return _told(502, f"The server broke off the test's request: {type(error).__name__} {error}")
 
     async def _fill(self, asked: Asked) -> None:
         placeholders.fill(asked)
@@ -91,11 +94,14 @@ async def _raw(answer: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def _unprepared(why: str) -> Response:
-    error = {
-        "type": "error",
-        "error": {"type": "unprepared", "message": f"The test's request was not sent: {why}"},
-    }
-    return Response(msgspec.json.encode(error), 424, media_type="application/json")
+    return _told(424, f"The test's request was not sent: {why}")
+
+
+def _told(status: int, message: str) -> Response:
+    """An answer of the proxy's own; the SDK must not try again, since it would be the same."""
+    error = {"type": "error", "error": {"type": "proxy_error", "message": message}}
+    headers = {"x-should-retry": "false"}
+    return Response(msgspec.json.encode(error), status, headers, media_type="application/json")
 
 
 @asynccontextmanager

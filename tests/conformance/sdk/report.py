@@ -12,21 +12,18 @@ _NAME_CHARS: Final = 28
 
 
 def print_report(tests: Sequence[Test], verdicts: Mapping[str, Verdict]) -> None:
-    """Print what failed, operations together, and what each family came to."""
-    failures: dict[tuple[str, str, str], int] = Counter()
+    """Print each reason for a failure or an exclusion once, and what each family came to."""
+    why: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
-    reasons: Counter[str] = Counter()
     for test in tests:
         verdict = verdicts[test.node_id]
         outcomes[test.family][verdict.outcome] += 1
-        if verdict.outcome == "failed":
-            failures[test.family, test.operation, _brief(verdict.why)] += 1
-        if verdict.outcome == "excluded":
-            reasons[verdict.why] += 1
-    for (family, operation, why), count in failures.items():
-        print(f"FAILED {count} x {family} {operation}\n       {why}")
-    for why, count in reasons.items():
-        print(f"EXCLUDED {count}: {why}")
+        if verdict.outcome != "passed":
+            why[verdict.outcome, _brief(verdict.why)][f"{test.family} {test.operation}"] += 1
+    for (outcome, reason), operations in sorted(why.items(), key=lambda one: one[0]):
+        print(f"{outcome.upper()} {operations.total()}: {reason}")
+        for operation, count in operations.items() if outcome == "failed" else ():
+            print(f"    {count:>3} x {operation}")
     print(f"{'':<{_NAME_CHARS}}{'passed':>8}{'failed':>8}{'excluded':>10}")
     for family, counts in outcomes.items():
         print(f"{family:<{_NAME_CHARS}}{counts['passed']:>8}{counts['failed']:>8}{counts['excluded']:>10}")

@@ -23,7 +23,7 @@ from tests.conformance.sdk.proxy import proxy_app
 from tests.conformance.sdk.report import print_report
 from tests.conformance.sdk.serving import served
 from tests.conformance.sdk.suite import BUILD, Suite, SuiteFailure
-from tests.conformance.sdk.verdicts import Exclusion, Test, Verdict, read_exclusions, split
+from tests.conformance.sdk.verdicts import Exclusion, Test, Verdict, outgrown, read_exclusions, split
 
 _KEY: Final = "CONFORMANCE_KEY"
 
@@ -34,8 +34,8 @@ def main() -> int:
     try:
         suite = suites.prepare(suites.locked_version())
         tests = suite.collect(chosen_files(options.family))
-        exclusions = [] if options.all else read_exclusions()
-        chosen, verdicts, unused = split(tests, exclusions)
+        exclusions = read_exclusions()
+        chosen, verdicts, unused = split(tests, [] if options.all else exclusions)
         verdicts |= asyncio.run(_judge(suite, chosen, options))
     except (SuiteFailure, NotStarted) as error:
         print(f"make conformance: {error}", file=sys.stderr)
@@ -43,7 +43,10 @@ def main() -> int:
     for test in chosen:
         verdicts.setdefault(test.node_id, Verdict("failed", "pytest did not report it"))
     print_report(tests, verdicts)
-    if not options.family:
+    if options.all:
+        for exclusion, operation in outgrown(tests, verdicts, exclusions):
+            print(f"exclusions.toml: all tests of {exclusion.file} {operation} pass by now")
+    elif not options.family:
         _tell_unused(unused)
     outcomes = Counter(verdict.outcome for verdict in verdicts.values())
     print("{passed} passed, {failed} failed, {excluded} excluded".format_map(_Zero(outcomes)))

@@ -1,5 +1,6 @@
 """The proxy between the SDK's tests and the server: what it puts in, what it sends on, what it hands back."""
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 
@@ -100,6 +101,19 @@ async def test_a_route_without_a_rule_is_told(client: httpx.AsyncClient, server:
     assert server.heard == []
 
 
+async def test_a_server_that_is_gone_is_told(server: RecordingServer) -> None:
+    async with served(server.app) as target:
+        pass
+
+    async with proxy_app(target, "real_key", ApiKeyInstead(), "claude-haiku-4-5") as app:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://proxy") as client:
+            unprepared = await client.get(AGENT)
+            unsent = await client.post("/v1/environments", json={"name": "x"})
+
+    assert (unprepared.status_code, unsent.status_code) == (424, 502)
+    assert "broke off" in unsent.json()["error"]["message"]
+
+
 async def test_a_body_less_post_stays_without_a_body(
     client: httpx.AsyncClient, server: RecordingServer
 ) -> None:
@@ -144,18 +158,24 @@ async def test_without_a_second_page_the_first_is_asked_for(
 async def test_a_stream_arrives_while_it_is_still_open_and_ends_with_its_reader(
     client: httpx.AsyncClient, server: RecordingServer
 ) -> None:
+    ended = asyncio.Event()
+
     async def frames() -> AsyncIterator[bytes]:
-        while True:
+        try:
             yield b"event: ping\ndata: {}\n\n"
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
 
     streamed = StreamingResponse(frames(), media_type="text/event-stream")
     server.answers["GET /v1/sessions/sessions_3/events/stream"] = streamed
 
     async with client.stream("GET", "/v1/sessions/sesn_of_the_test/events/stream") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        first = await anext(answer.aiter_raw())
+        assert await anext(answer.aiter_raw()) == b"event: ping\ndata: {}\n\n"
 
-    assert first.startswith(b"event: ping")
+    async with asyncio.timeout(20):
+        await ended.wait()
 
 
 class TestWithEnvironmentKeys:

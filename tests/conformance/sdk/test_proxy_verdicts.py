@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.sdk.families import FAMILIES, chosen_files
-from tests.conformance.sdk.verdicts import Exclusion, Test, read_exclusions, split
+from tests.conformance.sdk.verdicts import Exclusion, Test, Verdict, outgrown, read_exclusions, split
 
 ROOT = "tests/api_resources/beta/"
 LISTED = Test.of(f"{ROOT}test_vaults.py::TestVaults::test_streaming_response_list[strict]", ROOT)
@@ -44,6 +44,14 @@ def test_an_exclusion_that_covers_nothing_is_told() -> None:
     stale = Exclusion("test_vaults.py", frozenset({"no_more"}), "why")
 
     assert split([LISTED], [stale])[2] == [stale]
+
+
+def test_an_operation_that_passes_by_now_has_outgrown_its_exclusion() -> None:
+    exclusion = Exclusion("test_vaults.py", frozenset(), "why")
+    passed, failed = Verdict("passed", ""), Verdict("failed", "")
+    verdicts = {LISTED.node_id: passed, FULL.node_id: failed, LOCAL.node_id: passed}
+
+    assert outgrown([LISTED, FULL, LOCAL], verdicts, [exclusion]) == [(exclusion, "list")]
 
 
 def test_an_exclusion_without_a_reason_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -106,3 +106,16 @@ def split(
                 break
     chosen = [test for test in tests if test.node_id not in excluded]
     return chosen, excluded, [exclusion for exclusion in exclusions if exclusion not in used]
+
+
+def outgrown(
+    tests: Sequence[Test], verdicts: Mapping[str, Verdict], exclusions: Sequence[Exclusion]
+) -> list[tuple[Exclusion, str]]:
+    """Operations that an exclusion still names although every test of theirs that was run has passed."""
+    passed: dict[tuple[Exclusion, str], bool] = {}
+    for test in tests:
+        for exclusion in exclusions:
+            if exclusion.covers(test) and not test.local:
+                key = exclusion, test.operation
+                passed[key] = passed.get(key, True) and verdicts[test.node_id].outcome == "passed"
+    return [key for key, all_passed in passed.items() if all_passed]

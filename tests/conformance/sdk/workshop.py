@@ -18,14 +18,15 @@ MCP_URL: Final = "https://example-server.modelcontextprotocol.io/sse"
 FAR: Final = "2099-12-31T23:59:59Z"
 TOOLSET: Final[Mapping[str, Any]] = {"type": "agent_toolset_20260401"}
 
+_DELEGATE: Final = "Use send_to_agent to ask the agent named Greeter to say hello, and wait for its answer."
 _IDLE_SECONDS: Final = 30.0
 _CLAIM_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.05
 _SETTLED: Final = frozenset({"idle", "terminated"})
 
 
-class NoWork(Exception):
-    """A session waits on an environment of workers, and polling gives no work item."""
+class NotMade(Exception):
+    """The server accepted every request, and yet what was asked for did not come into being."""
 
 
 class Workshop:
@@ -73,6 +74,18 @@ class Workshop:
         """The id of the thread that every session has."""
         return (await self.api.get(f"/v1/sessions/{session_id}/threads"))["data"][0]["id"]
 
+    async def delegated_session(self) -> tuple[str, str]:
+        """A session whose agent has given work to another, and the thread of that other, both idle."""
+        member = await self.agent(name="Greeter", tools=[])
+        roster = {"type": "coordinator", "agents": [member["id"]]}
+        agent = await self.agent(multiagent=roster)
+        session = await self.worked_session(_DELEGATE, agent=agent["id"])
+        threads: list[Made] = (await self.api.get(f"/v1/sessions/{session['id']}/threads"))["data"]
+        for thread in threads:
+            if thread["parent_thread_id"] is not None:
+                return session["id"], thread["id"]
+        raise NotMade("the agent was asked to give work to the agent of its roster, and no thread came of it")
+
     async def workplace(self, name: str) -> tuple[str, str | None]:
         """A self-hosted environment's id and its workers' key; one for each ``name`` in a run.
 
@@ -99,7 +112,7 @@ class Workshop:
             item = await self.api.get(path, [("block_ms", "900")], key=key)
             if item is not None:
                 return environment_id, key, item["id"]
-        raise NoWork(f"GET {path} offered no work within {_CLAIM_SECONDS:.0f} s of a session's start")
+        raise NotMade(f"GET {path} offered no work within {_CLAIM_SECONDS:.0f} s of a session's start")
 
     async def begun_work(self) -> tuple[str, str | None, str]:
         """As `claimed_work`, and acknowledged."""

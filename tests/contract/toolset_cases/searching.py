@@ -54,7 +54,12 @@ GLOB = [
     Case("nul_in_pattern", [glob("a\0b")]),
     Case("newest_first", [glob("*")], {"b": b"", "a": b"", "c": b""}),
     Case("at_the_most", [glob("f*")], {f"f{number:03}": b"" for number in range(200)}),
-    Case("no_pattern", [("glob", {})]),
+    Case(
+        "no_pattern",
+        [("glob", {})],
+        differs="names the parameter",
+        ours=(r"\Aglob: pattern is required\Z", True),
+    ),
 ]
 
 GREP = [
@@ -106,5 +111,10 @@ GREP = [
     Case("line_over_the_limit", [grep("y$", path="f")], {"f": b"x" * 2000 + b"y\n"}),
     Case("no_newline_at_the_end_to_search", [grep("b", path="f")], {"f": b"a\nb"}),
     Case("byte_order_mark_to_search", [grep("^a", path="f")], {"f": b"\xef\xbb\xbfa\n"}),
-    Case("no_expression", [("grep", {})]),
+    Case(
+        "no_expression",
+        [("grep", {})],
+        differs="names the parameter",
+        ours=(r"\Agrep: pattern is required\Z", True),
+    ),
 ]

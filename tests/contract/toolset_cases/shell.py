@@ -4,7 +4,10 @@ from tests.contract.toolset_cases.case import KIB, Case, bash, read
 
 RESTART = ("bash", {"restart": True})
 # Whether the process in `pid` runs; one that nobody has buried yet does not.
-IS_ALIVE = "state=$(awk '{print $3}' /proc/$(cat pid)/stat 2>/dev/null); [ ${state:-Z} = Z ] && echo dead || echo alive"
+IS_ALIVE = (
+    "state=$(awk '{print $3}' /proc/$(cat pid)/stat 2>/dev/null); "
+    "[ ${state:-Z} = Z ] && echo dead || echo alive"
+)
 
 BASH = [
     Case("echo", [bash("echo hello")]),
@@ -111,10 +114,30 @@ BASH = [
         differs="the line that ends a command is not traced into the output",
         ours=(r"\A\++ set \+x\nquiet\Z", False),
     ),
-    Case("one_byte_below_the_limit", [bash(f"head -c {100 * KIB - 1} /dev/zero | tr '\\0' x")]),
-    Case("at_the_limit", [bash(f"head -c {100 * KIB} /dev/zero | tr '\\0' x")]),
-    Case("one_byte_over_the_limit", [bash(f"head -c {100 * KIB + 1} /dev/zero | tr '\\0' x")]),
-    Case("a_character_is_cut_at_the_limit", [bash("for i in {1..40000}; do printf é안; done")]),
+    Case(
+        "one_byte_below_the_limit",
+        [bash(f"head -c {100 * KIB - 1} /dev/zero | tr '\\0' x")],
+        differs="the limit counts the output alone; there the mark at its end as well",
+        ours=(r"\Ax{102399}\Z", False),
+    ),
+    Case(
+        "at_the_limit",
+        [bash(f"head -c {100 * KIB} /dev/zero | tr '\\0' x")],
+        differs="the limit counts the output alone; there the mark at its end as well",
+        ours=(r"\Ax{102400}\Z", False),
+    ),
+    Case(
+        "one_byte_over_the_limit",
+        [bash(f"head -c {100 * KIB + 1} /dev/zero | tr '\\0' x")],
+        differs="the whole output is in a file that the result names",
+        ours=(r"\A\[output truncated\]\n\[all of it is in \S+\]\nx{102400}\Z", False),
+    ),
+    Case(
+        "a_character_is_cut_at_the_limit",
+        [bash("for i in {1..40000}; do printf é안; done")],
+        differs="the whole output is in a file that the result names",
+        ours=(r"\A\[output truncated\]\n\[all of it is in \S+\]\n\ufffd*(é안|안é)", False),
+    ),
     Case("only_newlines", [bash("printf '\\n\\n\\n'")]),
     Case("only_nul", [bash("printf '\\0\\0'")]),
     Case("only_spaces", [bash("printf '   '")]),
@@ -130,28 +153,72 @@ BASH = [
         "restart_after_timeout",
         [bash("sleep 5", timeout_ms=200), RESTART, bash("basename $PWD > f; echo up")],
     ),
-    Case("restart_after_exit", [bash("exit 3"), RESTART, bash("echo up")]),
-    Case("restart_takes_children_along", [bash("sleep 7 & echo $! > pid"), RESTART, bash(IS_ALIVE)]),
+    Case(
+        "restart_after_exit",
+        [bash("exit 3"), RESTART, bash("basename $PWD > f; echo up")],
+        differs="says that the shell is gone, and its status",
+        ours=(r"\Aup\Z", False),
+    ),
+    Case(
+        "restart_takes_children_along",
+        [bash("sleep 7 & echo $! > pid"), RESTART, bash(IS_ALIVE)],
+        differs="nothing that a command started outlives its shell; there it goes on",
+        ours=(r"\Adead\Z", False),
+    ),
     Case(
         "timeout_takes_children_along",
         [bash("sleep 7 & echo $! > pid; sleep 5", timeout_ms=300), RESTART, bash(IS_ALIVE)],
+        differs="nothing that a command started outlives its shell; there it goes on",
+        ours=(r"\Adead\Z", False),
     ),
     Case(
         "timeout_takes_daemons_along",
         [bash("setsid sleep 7 & echo $! > pid; sleep 5", timeout_ms=300), RESTART, bash(IS_ALIVE)],
+        differs="nothing that a command started outlives its shell; there it goes on",
+        ours=(r"\Adead\Z", False),
     ),
-    Case("timeout_while_output_flows", [bash("yes | head -c 50000; sleep 5", timeout_ms=400)]),
+    Case(
+        "timeout_while_output_flows",
+        [bash("yes | head -c 50000; sleep 5", timeout_ms=400)],
+        differs="what the command had said helps the model",
+        ours=(r"\Abash: bash command timed out after 0\.4s\ny\ny\n", True),
+    ),
     Case(
         "timeout_of_a_deaf_command",
         [bash("trap '' TERM INT; sleep 5", timeout_ms=200), RESTART, bash("echo up")],
     ),
-    Case("timeout_is_a_fraction", [bash("echo a", timeout_ms=1500.5)]),
-    Case("timeout_is_text", [bash("echo a", timeout_ms="1000")]),
+    Case(
+        "timeout_is_a_fraction",
+        [bash("echo a", timeout_ms=1500.5)],
+        differs="text and fractions are no whole numbers; the error names the parameter",
+        ours=(r"\Abash: timeout_ms must be a whole number\Z", True),
+    ),
+    Case(
+        "timeout_is_text",
+        [bash("echo a", timeout_ms="1000")],
+        differs="text and fractions are no whole numbers; the error names the parameter",
+        ours=(r"\Abash: timeout_ms must be a whole number\Z", True),
+    ),
     Case("timeout_is_negative", [bash("echo a", timeout_ms=-5)]),
     Case("timeout_is_huge", [bash("echo a", timeout_ms=10**12)]),
-    Case("shell_is_replaced", [bash("exec echo replaced")]),
-    Case("shell_kills_itself", [bash("echo bye; kill -9 $$")]),
-    Case("errors_end_the_shell", [bash("set -e; echo a"), bash("false")]),
+    Case(
+        "shell_is_replaced",
+        [bash("exec echo replaced")],
+        differs="says that the shell is gone, and how",
+        ours=(r"\Areplaced\n\[the shell exited with status 0; ", True),
+    ),
+    Case(
+        "shell_kills_itself",
+        [bash("echo bye; kill -9 $$")],
+        differs="says that the shell is gone, and how",
+        ours=(r"\Abye\n\[the shell was killed by SIGKILL; ", True),
+    ),
+    Case(
+        "errors_end_the_shell",
+        [bash("set -e; echo a"), bash("false")],
+        differs="says that the shell is gone, and how",
+        ours=(r"\A\[the shell exited with status 1; ", True),
+    ),
     Case("current_directory_is_gone", [bash("mkdir d; cd d; rmdir ../d"), bash("cd ..; ls")]),
     Case(
         "links_of_bash",
@@ -159,6 +226,16 @@ BASH = [
     ),
     Case("sentinel_look_alike", [bash("echo __CMD_DONE__; echo __EXIT__ 0; echo after")]),
     Case("trap_at_exit", [bash("trap 'echo trapped' EXIT"), RESTART, bash("echo up")]),
-    Case("number_as_command", [("bash", {"command": ["ls"]})]),
-    Case("unknown_parameter", [("bash", {"command": "echo a", "nonsense": 1})]),
+    Case(
+        "number_as_command",
+        [("bash", {"command": ["ls"]})],
+        differs="names the parameter",
+        ours=(r"\Abash: command must be a string\Z", True),
+    ),
+    Case(
+        "unknown_parameter",
+        [("bash", {"command": "echo a", "nonsense": 1})],
+        differs="names the parameter",
+        ours=(r"\Abash: unknown parameter 'nonsense'; it takes command, restart, timeout_ms\Z", True),
+    ),
 ]

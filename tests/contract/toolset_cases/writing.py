@@ -38,9 +38,13 @@ WRITE = [
     Case("below_a_link_outside", [write("d/x", "x")], {"d": Link("/tmp")}),
     Case("below_a_link_inside", [write("d/x", "x"), bash("cat e/x")], {"d": Link("e"), "e/y": b""}),
     Case("through_a_link_loop", [write("l", "x")], {"l": Link("m"), "m": Link("l")}),
-    Case("onto_a_fifo", [write("f", "x")], {"f": Fifo()}),
     Case("keeps_the_mode", [bash("chmod 755 a.txt"), write("a.txt", "x"), bash("stat -c %a a.txt")], LINES),
-    Case("without_content", [("write", {"file_path": "n"})]),
+    Case(
+        "without_content",
+        [("write", {"file_path": "n"})],
+        differs="names the parameter",
+        ours=(r"\Awrite: content is required\Z", True),
+    ),
 ]
 
 EDIT = [
@@ -93,5 +97,11 @@ EDIT = [
     ),
     Case("fifo_to_edit", [edit("f", "a", "b")], {"f": Fifo()}),
     Case("image_to_edit", [edit("p.png", "PNG", "GNP")], {"p.png": b"\x89PNG"}),
-    Case("without_new_string", [("edit", {"file_path": "a.txt", "old_string": "two"})], LINES),
+    Case(
+        "without_new_string",
+        [("edit", {"file_path": "a.txt", "old_string": "two"})],
+        LINES,
+        differs="names the parameter",
+        ours=(r"\Aedit: new_string is required\Z", True),
+    ),
 ]

@@ -172,3 +172,7 @@ def test_a_file_that_is_not_plain_yaml_is_refused(written: FileOf, text: str) ->
 def test_a_file_that_is_a_list_is_refused(written: FileOf) -> None:
     path = written("- server\n")
     assert "must be a mapping" in complaints(path, {})[str(path)]
+
+
+def test_a_key_of_corral_itself_is_not_taken_for_the_model_providers() -> None:
+    assert load_settings(None, {"ANTHROPIC_API_KEY": "corral_ak_secret"}).inference.api_key is None

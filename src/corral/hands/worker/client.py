@@ -58,6 +58,7 @@ class SessionState(msgspec.Struct, frozen=True):
 
     status: str
     archived_at: str | None = None
+    resources: list[dict[str, Any]] = []
 
     @property
     def is_over(self) -> bool:
@@ -93,8 +94,15 @@ class _Resources(msgspec.Struct):
     data: list[_Resource]
 
 
-class _Begun(msgspec.Struct):
+class BegunCall(msgspec.Struct, frozen=True):
+    """What a worker is told when a call may run.
+
+    files: the revision of the files that are mounted in the session, empty if there are none.
+    max_output_bytes: the largest output that the server takes.
+    """
+
     files: str = ""
+    max_output_bytes: int | None = None
 
 
 class _Data(msgspec.Struct):
@@ -121,6 +129,7 @@ class _EventPage(msgspec.Struct):
 class _Error(msgspec.Struct):
     message: str = ""
     details: dict[str, Any] | None = None
+    conflicting_memory_id: str | None = None
 
 
 class _Envelope(msgspec.Struct):
@@ -227,14 +236,11 @@ class WorkApi:
         headers = {"content-type": "application/json"}
         await self._send("POST", f"/v1/sessions/{session_id}/events", key, content=body, headers=headers)
 
-    async def begin_call(self, session_id: str, call_id: str, key: Secret) -> str | None:
-        """Corral only: record that the call is about to run. None if it must not be run.
-
-        Otherwise the revision of the files that are mounted in the session, empty if there are none.
-        """
+    async def begin_call(self, session_id: str, call_id: str, key: Secret) -> BegunCall | None:
+        """Corral only: record that the call is about to run. None if it must not be run."""
         path = f"/corral/v1/sessions/{session_id}/calls/{_id(call_id)}/begin"
         try:
-            return _read(await self._send("POST", path, key), _Begun).files
+            return _read(await self._send("POST", path, key), BegunCall)
         except ApiFailure as failure:
             if failure.status == 409:
                 return None
@@ -277,6 +283,10 @@ class WorkApi:
             content=content,
             headers=headers,
         )
+
+    async def ask(self, method: str, path: str, key: Secret, shape: type[_T], **request: Any) -> _T:
+        """Send a request that another module knows the form of; its answer, read."""
+        return _read(await self._send(method, path, key, **request), shape)
 
     async def _send(
         self, method: str, path: str, key: Secret, *, headers: Mapping[str, str] | None = None, **request: Any
@@ -357,7 +367,7 @@ def _refused(response: httpx.Response) -> ApiFailure:
         said.message or f"status {response.status_code}",
         status=response.status_code,
         retry_after=_seconds(response.headers.get("retry-after")),
-        details=said.details,
+        details={**(said.details or {}), "conflicting_memory_id": said.conflicting_memory_id},
     )
 
 

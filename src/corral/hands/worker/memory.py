@@ -5,7 +5,6 @@ store's folder stays beside the workspace between work items; the record with it
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +14,16 @@ import msgspec
 import structlog
 
 from corral.hands.sandbox.provider import Bind, ToolOutput
+from corral.hands.worker.calls import READERS
 from corral.hands.worker.client import WorkApi
 from corral.hands.worker.failures import ApiFailure
-from corral.hands.worker.memory_client import MemoryApi
+from corral.hands.worker.memory_client import MemoryApi, checked_id
 from corral.hands.worker.memory_folder import MemoryFolder
 from corral.hands.worker.memory_sync import StoreSync
 from corral.wire.memory_stores import FOLDER
 from corral.wire.secret import Secret
 
 _EXCHANGE_SECONDS: Final = 15.0
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_READERS: Final = frozenset({"read", "glob", "grep"})
 _NOT_SHOWN: Final = (
     "This session's memory stores cannot be shown in this kind of sandbox, so their folders are missing."
 )
@@ -52,39 +50,45 @@ def attached_stores(resources: Sequence[dict[str, Any]]) -> list[AttachedStore]:
         if resource.get("type") != "memory_store":
             continue
         try:
-            store = msgspec.convert({**resource, "access": resource.get("access") or "read_write"}, AttachedStore)
+            store = msgspec.convert(
+                {**resource, "access": resource.get("access") or "read_write"}, AttachedStore
+            )
         except msgspec.ValidationError as error:
-            raise ApiFailure(f"the server sent a memory store that cannot be read: {error}", status=400) from None
+            raise ApiFailure(
+                f"the server sent a memory store that cannot be read: {error}", status=400
+            ) from None
         name = store.mount_path.removeprefix(f"{FOLDER}/")
-        if name in (store.mount_path, "", ".", "..") or "/" in name or not _ID.fullmatch(store.memory_store_id):
-            raise ApiFailure(f"the server sent a mount path that is none: {store.mount_path[:200]!r}", status=400)
+        if name in (store.mount_path, "", ".", "..") or "/" in name:
+            raise ApiFailure(
+                f"the server sent a mount path that is none: {store.mount_path[:200]!r}", status=400
+            )
+        checked_id(store.memory_store_id)
         stores.append(store)
     return stores
 
 
 class SessionMemory:
-    """The stores of one session. `share`: the folder beside its workspace, None where no sandbox can show it."""
+    """The stores of one session. `share`: the folder beside its workspace; None where none can be shown."""
 
     def __init__(
         self, api: WorkApi, share: Path | None, stores: Sequence[AttachedStore], key: Secret
     ) -> None:
         self._lock = asyncio.Lock()
         self._exchanged: float | None = None
-        self._notes: list[str] = [] if share is not None else [_NOT_SHOWN]
+        self._notes: list[str] = []
         self._syncs: list[StoreSync] = []
         self.binds: tuple[Bind, ...] = ()
         """What the session's sandbox has to show."""
-        for store in stores if share is not None else ():
+        if share is None:
+            self._notes.append(_NOT_SHOWN)
+            return
+        for store in stores:
             root = share / f"memory-{store.memory_store_id}"
             read_only = store.access == "read_only"
+            memories = MemoryApi(api, store.memory_store_id, key)
+            record = share / f"{root.name}.json"
             self._syncs.append(
-                StoreSync(
-                    MemoryApi(api, store.memory_store_id, key),
-                    MemoryFolder(root),
-                    root.with_suffix(".json"),
-                    store.mount_path,
-                    read_only=read_only,
-                )
+                StoreSync(memories, MemoryFolder(root), record, store.mount_path, read_only=read_only)
             )
             self.binds += (Bind(root, store.mount_path, writable=not read_only),)
 
@@ -112,7 +116,7 @@ class SessionMemory:
     async def saved(self, tool: str, output: ToolOutput) -> ToolOutput:
         """Save what a call has changed; its output, with what the agent must know about that."""
         async with self._lock:
-            if tool not in _READERS:
+            if tool not in READERS:
                 await self._write_back()
             notes, self._notes = self._notes, []
             for sync in self._syncs:

@@ -1,15 +1,29 @@
 """The memory endpoints as a worker uses them (contract section 16), of Corral or of the hosted service."""
 
+import re
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import msgspec
 
 from corral.hands.worker.client import WorkApi
+from corral.hands.worker.failures import ApiFailure
 from corral.wire.secret import Secret
 
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _PAGE: Final = 100
 _FULL_PAGE: Final = 20
+
+
+def checked_id(text: str) -> str:
+    """An id, which becomes part of URLs and names of files.
+
+    Raises:
+        ApiFailure: it is none.
+    """
+    if _ID.fullmatch(text) is None:
+        raise ApiFailure(f"the server sent an id that is none: {text[:64]!r}", status=400)
+    return text
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -44,7 +58,7 @@ class MemoryApi:
     def __init__(self, api: WorkApi, store_id: str, key: Secret) -> None:
         self._api = api
         self._key = key
-        self._path = f"/v1/memory_stores/{store_id}/memories"
+        self._path = f"/v1/memory_stores/{checked_id(store_id)}/memories"
 
     async def listed(self, *, full: bool) -> AsyncGenerator[Remembered]:
         """All memories of the store."""
@@ -59,14 +73,14 @@ class MemoryApi:
             answered = await self._api.ask("GET", self._path, self._key, _Page, params=params)
             for entry in answered.data:
                 if entry.type == "memory":
-                    yield Remembered(entry.id, entry.path, entry.content_sha256, entry.content)
+                    yield Remembered(checked_id(entry.id), entry.path, entry.content_sha256, entry.content)
             page = answered.next_page
             if not page:
                 return
 
     async def read(self, memory_id: str) -> Remembered:
         """A memory with its content."""
-        path = f"{self._path}/{memory_id}"
+        path = f"{self._path}/{checked_id(memory_id)}"
         return await self._api.ask("GET", path, self._key, Remembered, params={"view": "full"})
 
     async def create(self, path: str, content: str) -> Remembered:
@@ -80,11 +94,11 @@ class MemoryApi:
             "content": content,
             "precondition": {"type": "content_sha256", "content_sha256": expected},
         }
-        path = f"{self._path}/{memory_id}"
+        path = f"{self._path}/{checked_id(memory_id)}"
         return await self._api.ask("POST", path, self._key, Remembered, json=body)
 
     async def delete(self, memory_id: str, *, expected: str) -> None:
         """Delete a memory; 409 if its content is not the expected one any more."""
-        path = f"{self._path}/{memory_id}"
+        path = f"{self._path}/{checked_id(memory_id)}"
         params = {"expected_content_sha256": expected}
         await self._api.ask("DELETE", path, self._key, _Deleted, params=params)

@@ -1,15 +1,15 @@
 """The files of one memory store on this machine: found, read, written and removed. All of it blocks.
 
-The sandbox shows the folder, so all in it is the agent's: names, links, sizes, and what happens there while it
-is read. Each path is walked anew from the folder's descriptor with every link refused, and only regular files
-count. Paths are those of memories, such as ``/notes/a.md``.
+The sandbox shows the folder, so all in it is the agent's: names, links, sizes, and what happens there while
+it is read. Each path is walked anew from the folder's descriptor with every link refused, and only regular
+files count. Paths are those of memories, such as ``/notes/a.md``.
 """
 
 import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -195,7 +195,7 @@ def _walk(folder: int, path: str, depth: int) -> Iterator[tuple[str, int, str]]:
 
 
 @contextmanager
-def _opened(root: Path) -> Iterator[int]:
+def _opened(root: Path) -> Generator[int]:
     descriptor = os.open(root, _FOLDER)
     try:
         yield descriptor
@@ -204,7 +204,7 @@ def _opened(root: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _inside(root: int, folders: list[str], make_for: os.stat_result | None = None) -> Iterator[int]:
+def _inside(root: int, folders: list[str], make_for: os.stat_result | None = None) -> Generator[int]:
     """The descriptor of a folder below; missing ones are made where it is said for whom."""
     here = os.dup(root)
     try:

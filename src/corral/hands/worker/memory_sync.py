@@ -81,7 +81,7 @@ class StoreSync:
         for path in sorted({*remote, *local.files, *known}):
             theirs, ours, base = remote.get(path), local.files.get(path), known.get(path)
             if theirs is not None and theirs.content_sha256 == ours:
-                known[path] = Known(theirs.id, ours)
+                known[path] = Known(theirs.id, theirs.content_sha256)
             elif (theirs.content_sha256 if theirs else None) == (base.sha if base else None):
                 pushes.append(path)  # the store is as it was
             elif theirs is not None:
@@ -148,11 +148,11 @@ class StoreSync:
             try:
                 await (self._send(path, sha) if sha else self._delete(path))
             except ApiFailure as failure:
-                if failure.status in (400, 403, 413):
-                    self._refuse(path, sha, str(failure))
-                else:
+                if failure.status not in (400, 403, 413):
                     _log.warning("memory not saved yet", path=path, folder=self._name, reason=str(failure))
-                    self._tell(path, f"{failure}; it is tried again with the next tool call")
+                    self._tell(path, f"{failure}; it and what follows is tried again with the next tool call")
+                    return
+                self._refuse(path, sha, str(failure))
 
     async def _send(self, path: str, sha: str) -> None:
         known = await self._opened()
@@ -234,14 +234,14 @@ class StoreSync:
         try:
             await asyncio.to_thread(self._folder.write, memory.path, (memory.content or "").encode())
         except (OSError, InvalidRequest) as error:
-            _log.warning("memory not placed", path=memory.path, folder=self._name, reason=str(error))
-            self._tell(memory.path, f"it could not be brought here ({error})")
+            if self._refused.get(memory.path) != memory.content_sha256:
+                self._refuse(memory.path, memory.content_sha256, f"it could not be brought here ({error})")
             return
         known[memory.path] = Known(memory.id, memory.content_sha256)
 
     def _refuse(self, path: str, sha: str, reason: str) -> None:
         self._refused[path] = sha
-        _log.warning("memory not saved", path=path, folder=self._name, reason=reason)
+        _log.warning("memory not exchanged", path=path, folder=self._name, reason=reason)
         self._tell(path, reason)
 
     def _tell_of_loss(self, path: str, ours: str | None, base: Known | None) -> None:

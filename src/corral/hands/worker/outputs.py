@@ -27,6 +27,7 @@ _READ_BYTES: Final = 1024 * 1024
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Not blocking: a named pipe must not hold the worker up before it is seen to be one.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FAILURES: Final = 3
 _REFUSED: Final = frozenset({400, 413, 422})
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -52,6 +53,8 @@ class Outputs:
         self._key = key
         self._lock = asyncio.Lock()
         self._sent: dict[str, Found] | None = None
+        self.most: int | None = None
+        """The largest file that the server takes, in bytes, once that is known."""
 
     async def collect(self) -> None:
         """Send what is new or has changed. What fails is tried again the next time; nothing is raised."""
@@ -67,16 +70,31 @@ class Outputs:
         if self._sent is None:
             self._sent = await asyncio.to_thread(_read_record, self._record)
         found = await asyncio.to_thread(scan, self._folder)
-        for path, seen in found.items():
-            if self._sent.get(path) == seen:
-                continue
-            if not await self._send(path, seen):
-                continue
-            self._sent[path] = seen
+        changed = {path: seen for path, seen in found.items() if self._sent.get(path) != seen}
+        if not changed:
+            return
+        failures = 0
+        try:
+            for path, seen in changed.items():
+                try:
+                    if await self._send(path, seen):
+                        self._sent[path] = seen
+                except ApiFailure as failure:
+                    # One file may be at fault: it may have shrunk under our hands.
+                    failures += 1
+                    if failures == _FAILURES or not failure.may_pass:
+                        raise
+                    _log.info("an output was not sent yet", path=path, reason=str(failure))
+        finally:
+            # What is not noted is sent again, and the server knows that it has it.
             await asyncio.to_thread(_write_record, self._record, self._sent)
 
     async def _send(self, path: str, seen: Found) -> bool:
         """Send one file; whether it is done with. Raises `ApiFailure` if it has to be tried again."""
+        if self.most is not None and seen.size > self.most:
+            # A sparse file costs the agent nothing to make, and would cost minutes to send.
+            _log.warning("an output is too large", session_id=self._session_id, path=path, size=seen.size)
+            return True
         try:
             with await asyncio.to_thread(_Reading, self._folder, path) as reading:
                 await self._api.send_output(

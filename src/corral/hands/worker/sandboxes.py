@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,12 @@ class Sandboxes:
         self._places: dict[str, _Place] = {}
         self._used = asyncio.Event()
 
-    async def execute(self, session_id: str, name: str, input: Mapping[str, Any]) -> ToolOutput:
+    async def execute(
+        self, session_id: str, name: str, input: Mapping[str, Any], binds: Sequence[Bind] = ()
+    ) -> ToolOutput:
         """Run a tool call in the session's sandbox, which is started if there is none.
+
+        binds: what it shows besides the workspace, uploads and outputs; the same for all calls of a session.
 
         Raises:
             SandboxUnavailable: none could be started; the call was not run.
@@ -58,7 +62,7 @@ class Sandboxes:
         place = self._places.setdefault(session_id, _Place())
         place.calls += 1
         try:
-            sandbox = await self._ready(session_id, place)
+            sandbox = await self._ready(session_id, place, binds)
             return await sandbox.execute(name, input)
         except SandboxLost:
             _log.warning("sandbox lost", session_id=session_id, tool=name)
@@ -110,7 +114,7 @@ class Sandboxes:
             except TimeoutError:
                 continue
 
-    async def _ready(self, session_id: str, place: _Place) -> Sandbox:
+    async def _ready(self, session_id: str, place: _Place, binds: Sequence[Bind]) -> Sandbox:
         async with place.lock:
             if place.sandbox is not None and place.sandbox.alive:
                 return place.sandbox
@@ -120,7 +124,8 @@ class Sandboxes:
             await self._make_room()
             begun = time.monotonic()
             workspace = await self._workspaces.take(session_id)
-            recipe = Recipe(session_id=session_id, workspace=workspace, binds=await self._binds(session_id))
+            shown = (*await self._binds(session_id), *binds)
+            recipe = Recipe(session_id=session_id, workspace=workspace, binds=shown)
             place.sandbox = await self._provider.provision(recipe)
             _log.info("sandbox started", session_id=session_id, seconds=round(time.monotonic() - begun, 3))
             return place.sandbox

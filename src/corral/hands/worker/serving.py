@@ -17,11 +17,12 @@ import structlog
 
 from corral.hands.sandbox.provider import SandboxLost, SandboxUnavailable, ToolOutput
 from corral.hands.worker.calls import READERS, Begun, Calls
-from corral.hands.worker.client import WorkApi, WorkItem
+from corral.hands.worker.client import BegunCall, WorkApi, WorkItem
 from corral.hands.worker.events import SeenEvent
 from corral.hands.worker.failures import ApiFailure
 from corral.hands.worker.lease import Lease, LeaseEnd
 from corral.hands.worker.ledger import Cut, Ledger, ToolCall
+from corral.hands.worker.memory import SessionMemory, attached_stores
 from corral.hands.worker.pace import Backoff, Pace
 from corral.hands.worker.results import Results, Undelivered, error_output
 from corral.hands.worker.sandboxes import Sandboxes
@@ -98,7 +99,8 @@ class ItemRun:
             on_settled=self._settled,
         )
         self._files: SessionFiles | None = None
-        self._revision = ""
+        self._memory: SessionMemory | None = None
+        self._begun = BegunCall()
         self._news = asyncio.Event()
         self._ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._idle_since: float | None = None
@@ -205,6 +207,10 @@ class ItemRun:
         if session.is_over:
             self.end(End.GONE)
             return
+        stores = attached_stores(session.resources)
+        if stores and self._memory is None:
+            share = await self._bench.sandboxes.share(session_id)
+            self._memory = SessionMemory(self._api, share, stores, self._key)
         async with self._api.stream(session_id, self._key) as events:
             async with aclosing(self._api.history(session_id, self._key)) as history:
                 async for event in history:
@@ -269,7 +275,7 @@ class ItemRun:
         backoff = Backoff(self._bench.pace)
         while self._lease.is_ours:
             try:
-                revision = await self._api.begin_call(self._item.session_id, call.id, self._key)
+                begun = await self._api.begin_call(self._item.session_id, call.id, self._key)
             except ApiFailure as failure:
                 if failure.status in (401, 403):
                     self._lease.lose()
@@ -278,16 +284,20 @@ class ItemRun:
                     return Begun.MOOT
                 await asyncio.sleep(backoff.next(failure.retry_after))
             else:
-                self._revision = revision or ""
-                return Begun.YES if revision is not None else Begun.ELSEWHERE
+                if begun is None:
+                    return Begun.ELSEWHERE
+                self._begun = begun
+                if self._files is not None:
+                    self._files.note_limit(begun.max_output_bytes)
+                return Begun.YES
         return Begun.MOOT
 
     async def _execute(self, call: ToolCall) -> ToolOutput:
         begun = time.monotonic()
         try:
             if self._files is not None:
-                await self._files.bring(self._revision)
-            output = await self._bench.sandboxes.execute(self._item.session_id, call.name, call.input)
+                await self._files.bring(self._begun.files)
+            output = await self._run_call(call)
         except SandboxLost:
             return error_output(_SANDBOX_LOST)
         except (ApiFailure, OSError) as error:
@@ -304,6 +314,14 @@ class ItemRun:
             seconds=round(time.monotonic() - begun, 3),
         )
         return output
+
+    async def _run_call(self, call: ToolCall) -> ToolOutput:
+        sandboxes, session_id = self._bench.sandboxes, self._item.session_id
+        if self._memory is None:
+            return await sandboxes.execute(session_id, call.name, call.input)
+        await self._memory.bring()
+        output = await sandboxes.execute(session_id, call.name, call.input, self._memory.binds)
+        return await self._memory.saved(call.name, output)
 
     async def _deliver(self, call: ToolCall, output: ToolOutput) -> None:
         """Post a result, after what the call has put out: who reads of it finds the files there."""
@@ -340,6 +358,8 @@ class ItemRun:
             case End.RESTED:
                 self._calls.cut_all(Cut.STOPPED)
                 await self._calls.wait(pace.farewell)
+        if self._memory is not None and why is not End.GONE:
+            await self._memory.finish(self._bench.pace.farewell / 2)
         if self._files is not None and why is not End.GONE:
             await self._collect_last(self._files)
         return True

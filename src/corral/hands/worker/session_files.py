@@ -50,6 +50,11 @@ class SessionFiles:
             self._warned = True
             _log.warning("this kind of sandbox cannot show a session's files", session_id=self._session_id)
 
+    def note_limit(self, most: int | None) -> None:
+        """Note the largest output that the server takes; larger ones are not even tried."""
+        if self._outputs is not None:
+            self._outputs.most = most
+
     async def run(self) -> None:
         """Collect outputs whenever it is asked for, until cancelled."""
         while True:

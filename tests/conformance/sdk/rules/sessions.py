@@ -93,6 +93,12 @@ async def thread_stream(asked: Asked, at: Workshop) -> None:
     await _primary(asked, at)
 
 
+async def child_thread(asked: Asked, at: Workshop) -> None:
+    """A thread that can be archived: one that the session's agent has started for another agent."""
+    session_id, thread_id = await at.delegated_session()
+    asked.params |= {"session_id": session_id, "thread_id": thread_id}
+
+
 async def _primary(asked: Asked, at: Workshop) -> None:
     asked.params["thread_id"] = await at.primary_thread(asked.params["session_id"])
 
@@ -145,7 +151,7 @@ RULES: Final[Rules] = {
     f"GET {_ONE}/events/stream": untouched,
     f"GET {_ONE}/threads": existing,
     f"GET {_THREAD}": thread,
-    f"POST {_THREAD}/archive": thread,
+    f"POST {_THREAD}/archive": child_thread,
     f"GET {_THREAD}/events": thread_events,
     f"GET {_THREAD}/stream": thread_stream,
     f"GET {_ONE}/resources": listed_resources,

@@ -22,7 +22,7 @@ async def test_a_workspace_is_removed_with_directories_that_the_agent_has_closed
     (workspace / "link").symlink_to("/")
     (workspace / "deep").chmod(0)
     await workspaces.remove("sesn_1")
-    assert sorted(os.listdir(open_folder / "workspaces")) == [".begun", ".owners"]
+    assert sorted(os.listdir(open_folder / "workspaces")) == [".begun", ".owners", ".shares"]
     assert await workspaces.kept() == []
 
 

@@ -26,6 +26,7 @@ from .processes import Descendants
 
 _DEFAULT_TIMEOUT_SECONDS = 120.0
 _OUTPUT_BYTES = 100 * 1024
+_POLL_SECONDS = 3600.0  # a wait that the system call can count
 _CHUNK_BYTES = 64 * 1024
 _LOWEST_DESCRIPTOR = 200  # above those that scripts use
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -181,15 +182,18 @@ class Shell:
             poll.register(descriptor, select.POLLIN)
         while True:
             left = deadline - time.monotonic()
-            ready = {descriptor for descriptor, _ in poll.poll(max(0.0, left) * 1000)}
+            ready = {descriptor for descriptor, _ in poll.poll(min(max(0.0, left), _POLL_SECONDS) * 1000)}
             if self._wake in ready:
                 _drain(self._wake)
             if call.withdrawn:
                 raise Cancelled
             if process.status in ready:
                 line = os.read(process.status, 64)
-                _take_what_is_there(process.output, tail)
-                return int(line) if line.strip().isdigit() else None
+                if line:
+                    _take_what_is_there(process.output, tail)
+                    return int(line) if line.strip().isdigit() else None
+                # No status will come: the shell is ending, or `exec` has made another program of it.
+                poll.unregister(process.status)
             if process.popen.poll() is not None:
                 _take_what_is_there(process.output, tail)
                 return None

@@ -1,0 +1,112 @@
+"""One worker a server process for the jobs that all servers of a database share.
+
+A periodic job is queued once for each of its times, whichever servers are there, and one of their workers
+runs it. Jobs may run twice (a worker that dies in one leaves it to another), and late, so each must look for
+itself at what there is to do, by the database's clock.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import procrastinate
+import psycopg
+import structlog
+from procrastinate.exceptions import ConnectorException, ProcrastinateException
+from procrastinate.jobs import Status
+
+from corral.bus.hub import heed_cancellation
+from corral.store.database import Database
+
+QUEUE: Final = "corral"
+_CONNECTIONS: Final = 2
+"""Of the worker's own pool; one more listens for new jobs."""
+_CONCURRENCY: Final = 4
+_WAIT_SECONDS: Final = 5.0
+"""How long a job waits for a connection."""
+_GRACE_SECONDS: Final = 5.0
+"""What running jobs get to finish in when the server stops."""
+_RESTART_SECONDS: Final = 2.0
+_STALLED_SECONDS: Final = 30
+"""A worker that has not been heard of for so long is taken for dead."""
+_STALLED_CRON: Final = "* * * * *"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodicJob:
+    """A job that runs again and again.
+
+    ``cron`` has five fields, and a sixth for seconds at its end where those matter. The clock is the
+    server's, so it tells how often, not when exactly. A job that still waits is not queued once more.
+    """
+
+    name: str
+    cron: str
+    run: Callable[[], Awaitable[object]]
+
+
+class Background:
+    """Runs jobs while it is open. Open with ``async with``; the schema has to be there."""
+
+    def __init__(self, database: Database, jobs: Sequence[PeriodicJob]) -> None:
+        self._app = procrastinate.App(
+            connector=procrastinate.PsycopgConnector(
+                conninfo=database.url,
+                min_size=1,
+                max_size=_CONNECTIONS,
+                timeout=_WAIT_SECONDS,
+                kwargs={"application_name": "corral background"},
+            )
+        )
+        for job in (*jobs, PeriodicJob("corral.stalled_jobs", _STALLED_CRON, self._clear)):
+            self._register(job)
+        self._working: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._app.open_async()
+        self._working = asyncio.create_task(self._keep_working(), name="background worker")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.gather(self._working, return_exceptions=True)
+        await self._app.close_async()
+
+    def _register(self, job: PeriodicJob) -> None:
+        async def run(timestamp: int) -> None:
+            await job.run()
+
+        task = self._app.task(name=job.name, queue=QUEUE, queueing_lock=job.name)(run)
+        self._app.periodic(cron=job.cron, periodic_id=job.name)(task)
+
+    async def _keep_working(self) -> None:
+        while True:
+            heed_cancellation()
+            try:
+                await self._app.run_worker_async(
+                    queues=[QUEUE],
+                    concurrency=_CONCURRENCY,
+                    delete_jobs="always",
+                    install_signal_handlers=False,
+                    shutdown_graceful_timeout=_GRACE_SECONDS,
+                    stalled_worker_timeout=_STALLED_SECONDS,
+                )
+            except (psycopg.Error, ProcrastinateException, OSError) as error:
+                _log.warning("the background worker lost its database; starting anew", error=str(error))
+            await asyncio.sleep(_RESTART_SECONDS)
+
+    async def _clear(self) -> None:
+        """Remove what dead workers have left unfinished; its next time comes soon enough."""
+        manager = self._app.job_manager
+        for job in await manager.get_stalled_jobs(seconds_since_heartbeat=_STALLED_SECONDS):
+            try:
+                await manager.finish_job(job, Status.FAILED, delete_job=True)
+            except ConnectorException:
+                _log.debug("another server has removed a stalled job", job=job.id)
