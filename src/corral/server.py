@@ -125,6 +125,7 @@ async def open_services(
             memory=AgentMemory(database),
             vaults=vaults,
             strict_beta=settings.server.strict_beta,
+            stream_padding=settings.server.stream_padding_bytes,
         )
         if not brains:
             yield services

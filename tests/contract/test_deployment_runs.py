@@ -7,7 +7,11 @@ import psycopg
 import pytest
 from anthropic.types.beta import BetaManagedAgentsDeploymentRun
 
+from corral.bus.postgres import PostgresBus
 from corral.resources.deployment_runs import DeploymentRuns
+from corral.resources.session_creation import SessionCreation
+from corral.session.service import Sessions
+from corral.session.writer import LogWriter
 from corral.store.database import Database
 
 from .conftest import Api, running
@@ -326,8 +330,12 @@ async def test_a_server_that_dies_in_the_middle_of_a_run_leaves_it_to_the_next_o
     planned = await make_due(api, made.id)
     blocker = await api.database.dedicated()
     watcher = await api.database.dedicated()
-    async with Database(api.database.url, name="doomed") as doomed:
-        dying = await dying_run(api, doomed)
+    async with (
+        PostgresBus(api.database) as bus,
+        LogWriter(api.database, bus) as writer,
+        Database(api.database.url, name="doomed") as doomed,
+    ):
+        dying = runs_on(doomed, api, writer, bus)
         try:
             # The session is written, the run's record is not, and then the connection is cut.
             await blocker.execute("begin")
@@ -351,12 +359,8 @@ async def test_a_server_that_dies_in_the_middle_of_a_run_leaves_it_to_the_next_o
     assert len((await api.get("/v1/sessions")).json()["data"]) == 1
 
 
-async def dying_run(api: Api, doomed: Database) -> DeploymentRuns:
+def runs_on(doomed: Database, api: Api, writer: LogWriter, bus: PostgresBus) -> DeploymentRuns:
     """The service of a server whose connections can be told from the others'."""
-    from corral.bus.postgres import PostgresBus
-    from corral.resources.session_creation import SessionCreation
-    from corral.session.service import Sessions
-
     services = api.services
     creation = SessionCreation(
         agents=services.agents,
@@ -364,7 +368,7 @@ async def dying_run(api: Api, doomed: Database) -> DeploymentRuns:
         sources=services.sources,
         session_resources=services.session_resources,
         vaults=services.vaults,
-        sessions=Sessions(doomed, services.sessions.log._writer, PostgresBus(doomed)),
+        sessions=Sessions(doomed, writer, bus),
         work=services.work,
     )
     return DeploymentRuns(doomed, creation)
@@ -430,8 +434,8 @@ async def test_a_run_on_a_self_hosted_environment_queues_its_work_at_once(api: A
     environment = await api.environment(config={"type": "self_hosted"})
     made = await deployment(api, environment_id=environment["id"])
     run = await api.sdk.beta.deployments.run(made.id)
-    work = (await api.get(f"/v1/environments/{environment['id']}/work")).json()["data"]
-    assert [item["data"]["id"] for item in work] == [run.session_id]
+    queued = await api.database.fetch("select session_id, environment_id from work")
+    assert queued == [{"session_id": run.session_id, "environment_id": environment["id"]}]
 
 
 async def test_a_deployment_can_be_repaired_by_an_update_and_then_runs(api: Api) -> None:

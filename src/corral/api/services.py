@@ -25,6 +25,7 @@ class Services:
 
     ``closing`` is set when the server begins to stop: open streams and long polls then end at once.
     ``warm`` is set once models can be called without further preparation.
+    ``stream_padding`` is how many bytes of comment follow a stream's opening and each of its pings.
     ``strict_beta`` makes requests without the documented ``anthropic-beta`` header fail as the hosted service
     lets them fail; without it any value, or none, is accepted.
     """
@@ -46,3 +47,4 @@ class Services:
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     warm: asyncio.Event = field(default_factory=asyncio.Event)
     strict_beta: bool = False
+    stream_padding: int = 0

@@ -25,18 +25,24 @@ _HEADERS: Final = [
 ]
 
 
+# What comes alone, with nothing behind it to push it through a buffer.
+_SMALL: Final = b"event: ping"
+
+
 class EventStream:
     """A response made of frames that are encoded already. It closes the frames' generator, come what may."""
 
-    def __init__(self, frames: AsyncGenerator[bytes], closing: asyncio.Event) -> None:
+    def __init__(self, frames: AsyncGenerator[bytes], closing: asyncio.Event, padding: int = 0) -> None:
         self._frames = frames
         self._closing = closing
+        # A comment, which every reader of event streams skips.
+        self._padding = b":" + b" " * padding + b"\n\n" if padding else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames until they end, the client is gone, or the server is closing."""
         async with aclosing(self._frames):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            await send({"type": "http.response.body", "body": b"", "more_body": True})
+            await send({"type": "http.response.body", "body": self._padding, "more_body": True})
             pump = asyncio.ensure_future(self._pump(send))
             ends = [asyncio.ensure_future(disconnected(receive)), asyncio.ensure_future(self._closing.wait())]
             try:
@@ -53,7 +59,8 @@ class EventStream:
     async def _pump(self, send: Send) -> None:
         async for frame in self._frames:
             if frame:
-                await send({"type": "http.response.body", "body": frame, "more_body": True})
+                body = frame + self._padding if frame.startswith(_SMALL) else frame
+                await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _open(call: Call, session_id: str, thread_id: str | None) -> ASGIApp:
@@ -65,7 +72,7 @@ async def _open(call: Call, session_id: str, thread_id: str | None) -> ASGIApp:
     except BaseException:
         await frames.aclose()
         raise
-    return EventStream(frames, call.services.closing)
+    return EventStream(frames, call.services.closing, call.services.stream_padding)
 
 
 async def stream_session(call: Call) -> ASGIApp:

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive
 
 from corral.api.call import Call, answer, disconnected
 from corral.api.principals import ApiKey, EnvironmentKey, FormerWorkToken, Kind, PoolKey, WorkToken
-from corral.api.reach import work_environment
+from corral.api.reach import session_of, work_environment
 from corral.api.routing import Route
 from corral.hands import work
 from corral.session.records import not_found
@@ -105,7 +105,14 @@ async def stop(call: Call) -> ASGIApp:
     if isinstance(call.principal, FormerWorkToken):
         raise Conflict(f"Work item {call.params['work_id']} is stopped, or another worker holds it.")
     force = call.query.boolean("force", default=bool(body.force))
-    return answer(await call.services.work.stop(environment_id, call.params["work_id"], force=force))
+    by = "an application" if isinstance(call.principal, ApiKey) else None
+    return answer(await call.services.work.stop(environment_id, call.params["work_id"], force=force, by=by))
+
+
+async def hands(call: Call) -> ASGIApp:
+    """``GET /corral/v1/sessions/{session_id}/hands``: the newest work items, and why each ended."""
+    session_id = await session_of(call)
+    return answer({"data": await call.services.work.of_session(session_id)})
 
 
 async def stats(call: Call) -> ASGIApp:
@@ -177,6 +184,7 @@ ROUTES = (
     Route("POST", _WORK + "/{work_id}/heartbeat", _BEATERS, heartbeat),
     Route("POST", _WORK + "/{work_id}/stop", _STOPPERS, stop),
     Route("GET", "/corral/v1/work/poll", frozenset({PoolKey}), poll_pool),
+    Route("GET", "/corral/v1/sessions/{session_id}/hands", _OWNERS, hands),
     Route("POST", "/corral/v1/work/release", frozenset({PoolKey, EnvironmentKey}), release),
     Route(
         "POST",

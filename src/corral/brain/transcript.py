@@ -99,6 +99,14 @@ class Transcript:
             case _:
                 pass
 
+    def unanswered(self) -> int:
+        """How many calls the log never answered, and so are answered here: none, if all promises hold."""
+        return sum(
+            model_id not in exchange.results
+            for exchange in self._exchanges
+            for model_id in exchange.calls.values()
+        )
+
     def messages(self) -> list[Message]:
         """The conversation so far, with prompt-cache marks where this request and the last one end."""
         messages: list[Message] = []

@@ -8,7 +8,7 @@ strength of an old state. What has already happened outside, a model's answer, i
 import asyncio
 import random
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, Protocol, assert_never
 
 import msgspec
@@ -17,6 +17,7 @@ import structlog
 
 from corral.brain import emit
 from corral.brain.claims import Claim
+from corral.brain.clock import DatabaseClock
 from corral.brain.decide import (
     Action,
     AwaitRetry,
@@ -112,7 +113,7 @@ class Turn:
         self._sources = FileSources(files)
         self._transcript = Transcript(claim.agent["model"]["id"])
         self._state = SessionState()
-        self._clock = _DatabaseClock(claim.at)
+        self._clock = DatabaseClock(claim.at)
 
     async def run(self) -> None:
         """Carry the session on until it rests. Raises `SessionLost` when it is no longer this brain's."""
@@ -273,6 +274,8 @@ class Turn:
         )
         if system:
             system[-1]["cache_control"] = {"type": "ephemeral"}
+        if unanswered := self._transcript.unanswered():
+            _log.error("the history was repaired for the model; no promise allows that", calls=unanswered)
         return ModelRequest(
             model=model["id"],
             messages=await self._sources.resolved(self._transcript.messages()),
@@ -404,17 +407,3 @@ class Turn:
             self._transcript.add(event)
         inputs = await self._log.inputs(self._claim.session_id)
         self._state = with_inputs(self._state, inputs, row["last_input"])
-
-
-class _DatabaseClock:
-    """The database's time, carried on by this machine's monotonic clock between two answers."""
-
-    def __init__(self, at: datetime) -> None:
-        self.set(at)
-
-    def set(self, at: datetime) -> None:
-        self._at = at
-        self._read = asyncio.get_running_loop().time()
-
-    def now(self) -> datetime:
-        return self._at + timedelta(seconds=asyncio.get_running_loop().time() - self._read)

@@ -15,7 +15,7 @@ import msgspec
 import psycopg
 
 from corral.cli.options import config_option, data_option, json_option
-from corral.cli.running import default_data_dir, run_briefly
+from corral.cli.running import default_data_dir, direct_url, run_briefly
 from corral.settings import Settings, SettingsError, load_settings
 from corral.store.binaries import PostgresError, find_binaries
 from corral.store.database import Database
@@ -95,9 +95,10 @@ async def _database(settings: Settings, data_dir: Path) -> AsyncGenerator[Findin
                 f"embedded PostgreSQL {binaries.version}, down; `corral up` starts it",
             )
             return
-        async with Database(url, max_size=1) as database:
+        async with Database(url, max_size=1, direct_url=direct_url(settings)) as database:
             for finding in await _schema(database):
                 yield finding
+            yield await _own_connections(database)
     except PostgresError as error:
         yield Finding("database", "failure", str(error), "see above")
     except psycopg.Error as error:
@@ -107,6 +108,26 @@ async def _database(settings: Settings, data_dir: Path) -> AsyncGenerator[Findin
             f"cannot be reached: {' '.join(str(error).split())}",
             "check CORRAL_STORE__URL, the network, and that PostgreSQL accepts this user",
         )
+
+
+async def _own_connections(database: Database) -> Finding:
+    """Whether a connection is one: a pooler in transaction mode lets two of them share a server process."""
+    first, second = await database.dedicated(), await database.dedicated()
+    try:
+        processes = [
+            await (await one.execute("select pg_backend_pid() as pid")).fetchone() for one in (first, second)
+        ]
+    finally:
+        await first.close()
+        await second.close()
+    if processes[0] == processes[1]:
+        return Finding(
+            "pooler",
+            "failure",
+            "the database is reached through a pooler in transaction mode, which cannot listen or hold locks",
+            "set CORRAL_STORE__DIRECT_URL to the address that goes past the pooler",
+        )
+    return Finding("pooler", "ok", "connections are the server's own")
 
 
 async def _schema(database: Database) -> list[Finding]:

@@ -30,6 +30,11 @@ def read_settings(config: Path | None) -> Settings:
     return settings
 
 
+def direct_url(settings: Settings) -> str | None:
+    """The address of the database that goes past a pooler, if the settings name one."""
+    return None if settings.store.direct_url is None else settings.store.direct_url.reveal()
+
+
 def run_until_signal(command: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     """Run ``command`` to its end; SIGINT and SIGTERM set the event that it gets."""
 

@@ -8,7 +8,7 @@ import msgspec
 
 from corral.cli.failure import Failure
 from corral.cli.options import config_option, json_option
-from corral.cli.running import check_port, read_settings, run_until_signal, unless_stopped
+from corral.cli.running import check_port, direct_url, read_settings, run_until_signal, unless_stopped
 from corral.cli.vault_key import refuse_private_key
 from corral.settings import Settings
 from corral.store.database import Database
@@ -59,7 +59,7 @@ async def _serve(settings: Settings, url: str, migrating: bool, as_json: bool, s
     check_port(settings.server.host, settings.server.port)
     # While the database is connected: the first model request must not wait for it.
     importing = asyncio.create_task(asyncio.to_thread(import_client))
-    database = Database(url, max_size=settings.store.pool_size)
+    database = Database(url, max_size=settings.store.pool_size, direct_url=direct_url(settings))
     await unless_stopped(stop, database.__aenter__())
     try:
         if migrating:

@@ -37,6 +37,15 @@ def print_list(sessions: Sequence[dict[str, Any]]) -> None:
     console.print(table, width=max(console.width, 110), soft_wrap=True)
 
 
+def _hands(item: dict[str, Any]) -> str:
+    """Who has the session's newest work item, or why it ended."""
+    if item["state"] == "stopped":
+        return f"{item['work_id']} ended {item['stopped_at']}: {item['stop_reason'] or 'no reason was kept'}"
+    if item["worker_id"] is None:
+        return f"{item['work_id']} is {item['state']}; no worker has taken it"
+    return f"{item['work_id']} is {item['state']}, with worker {item['worker_id']}"
+
+
 def print_facts(session: dict[str, Any], facts: Facts) -> None:
     """All there is to tell about one session."""
     console = Console(highlight=False, soft_wrap=True)
@@ -55,6 +64,8 @@ def print_facts(session: dict[str, Any], facts: Facts) -> None:
     for name, value in lines.items():
         if value is not None:
             console.print(Text(f"{name:<12} ", "dim").append(printable(str(value)), "default"))
+    for item in session.get("hands", ())[:1]:
+        console.print(Text(f"{'hands':<12} ", "dim").append(printable(_hands(item)), "default"))
     console.print(Text(f"\n{printable(facts.story)}", "bold"))
     if facts.queued:
         console.print(Text(f"{facts.queued} message(s) wait to be read."))

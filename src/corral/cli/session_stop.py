@@ -28,6 +28,10 @@ async def look(api: ApiClient, session_id: str) -> tuple[dict[str, Any], Facts]:
     """A session and its facts; raises `Failure` if there is none of this id."""
     session = await require(api, session_id)
     events = await recent(api, session_id, is_step)
+    try:
+        session["hands"] = (await api.get(f"/corral/v1/sessions/{session_id}/hands"))["data"]
+    except Refused:
+        pass  # not a Corral, or not an API key
     return session, facts_of(session, events, now())
 
 

@@ -16,6 +16,7 @@ from corral.cli.options import config_option, data_option, json_option
 from corral.cli.running import (
     check_port,
     default_data_dir,
+    direct_url,
     read_settings,
     run_until_signal,
     unless_stopped,
@@ -102,7 +103,9 @@ class _House:
             self._import_client(stack)
             public_key = self._public_key(stack)
             url = await unless_stopped(stop, self._database_url(stack))
-            database = Database(url, max_size=self._settings.store.pool_size)
+            database = Database(
+                url, max_size=self._settings.store.pool_size, direct_url=direct_url(self._settings)
+            )
             await unless_stopped(stop, stack.enter_async_context(database))
             applied = await unless_stopped(stop, migrate(database))
             self._done("schema", f"{len(applied)} migration(s) applied" if applied else "up to date")

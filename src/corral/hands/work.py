@@ -11,7 +11,7 @@ heartbeats and stopped. What must stay true:
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, LiteralString
 
 import msgspec
@@ -32,6 +32,7 @@ from corral.wire.work import (
     BLOCK_MS,
     POOL_BLOCK_MS,
     RECLAIM_MS,
+    SessionHands,
     SessionWork,
     Work,
     WorkHeartbeat,
@@ -191,15 +192,19 @@ class WorkQueue:
                 )
         return answer
 
-    async def stop(self, environment_id: str, work_id: str, *, force: bool = False) -> Work:
+    async def stop(
+        self, environment_id: str, work_id: str, *, force: bool = False, by: str | None = None
+    ) -> Work:
         """Ask the worker to finish, or end the item at once by ``force`` or where nobody holds it.
+
+        `by` says who wants it, for whoever asks later why it ended; None is the worker that holds it.
 
         Raises:
             NotFound: there is no such item in the environment.
             Conflict: the item is stopped already.
         """
         row = await self._database.fetch_one(
-            sql.STOP, {"work": work_id, "environment": environment_id, "force": force}
+            sql.STOP, {"work": work_id, "environment": environment_id, "force": force, "by": by}
         )
         if row is None:
             await self.retrieve(environment_id, work_id)
@@ -248,6 +253,21 @@ class WorkQueue:
             position = pagination.time_position(kept[-1]["created_at"], kept[-1]["id"])
             next_page = pagination.encode(LIST, position, order=page.order, scope=environment_id)
         return Listing(data=[_shown(row) for row in kept], next_page=next_page)
+
+    async def of_session(self, session_id: str) -> Sequence[SessionHands]:
+        """The session's newest items: who held each, and why it ended."""
+        rows = await self._database.fetch(sql.OF_SESSION, {"session": session_id})
+        return [
+            SessionHands(
+                work_id=row["id"],
+                state=row["state"],
+                worker_id=row["worker_id"],
+                stop_reason=row["stop_reason"],
+                created_at=to_wire(row["created_at"]),
+                stopped_at=None if row["stopped_at"] is None else to_wire(row["stopped_at"]),
+            )
+            for row in rows
+        ]
 
     async def retrieve(self, environment_id: str, work_id: str) -> Work:
         """One item.

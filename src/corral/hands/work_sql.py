@@ -126,15 +126,18 @@ update work set
 where id = %(work)s
 """
 
-# To 'stopping' where a worker beats for the item, which will see it; else, or by force, to 'stopped' (one that
-# has not yet beaten sees it at its first heartbeat). No row: stopped before, or unknown.
+# To 'stopping' where a worker beats for the item, which will see it; else, or by force, to 'stopped' (one
+# that has not yet beaten sees it at its first heartbeat). No row: stopped before, or unknown.
 STOP: Final[LiteralString] = (
     """
 update work set
     state = case when %(force)s or state in ('queued', 'starting') then 'stopped' else 'stopping' end,
     stop_requested_at = coalesce(stop_requested_at, clock_timestamp()),
     stopped_at = case when %(force)s or state in ('queued', 'starting') then clock_timestamp() end,
-    stop_reason = 'requested'
+    stop_reason = case
+        when %(by)s::text is not null then %(by)s::text
+        else 'given back by worker ' || coalesce(worker_id, 'without a name')
+    end
 where id = %(work)s and environment_id = %(environment)s and state <> 'stopped'
 returning """
     + _COLUMNS
@@ -164,6 +167,15 @@ LIST: Final[LiteralString] = (
 where environment_id = %(environment)s
     and (%(moment)s::timestamptz is null or (created_at, id) < (%(moment)s, %(last)s))
 order by created_at desc, id desc limit %(limit)s
+"""
+)
+
+# The newest items of a session, with who held them and why they ended.
+OF_SESSION: Final[LiteralString] = (
+    "select "
+    + _COLUMNS
+    + """, worker_id, stop_reason from work
+where session_id = %(session)s order by created_at desc, id desc limit 5
 """
 )
 

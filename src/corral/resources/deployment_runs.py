@@ -56,6 +56,9 @@ _STILL_DUE: Final[LiteralString] = (
     " where d.id = %(id)s and d.next_run_at = %(planned)s and d.updated_at = %(read)s returning d.id"
 )
 
+# The database is away, or another server was quicker: nothing that the deployment could be blamed for.
+_LATER: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.UniqueViolation)
+
 _log = structlog.get_logger(__name__)
 
 
@@ -175,7 +178,7 @@ class DeploymentRuns:
             await self._start_scheduled(deployment_id)
         except _Withdrawn:
             _log.debug("a scheduled run was somebody else's", deployment_id=deployment_id)
-        except (psycopg.Error, ApiError) as error:
+        except (*_LATER, ApiError) as error:
             _log.warning("a scheduled run stays due", deployment_id=deployment_id, error=str(error))
 
     async def _start_scheduled(self, deployment_id: str) -> None:
@@ -196,7 +199,7 @@ class DeploymentRuns:
             return
         try:
             await self._make_session(row, _claim(row, due))
-        except (_Withdrawn, psycopg.Error):
+        except (_Withdrawn, *_LATER):
             raise
         except ApiError as error:
             if error.status >= 500:
@@ -263,12 +266,12 @@ async def _advance(connection: Connection, row: DictRow, due: Due, error: RunErr
         reason = ErrorPause(error=PauseError(type=error.type))
     cursor = await connection.execute(
         "update deployments d set last_run_at = clock_timestamp(), next_run_at = %(following)s,"
-        " paused_reason = %(reason)s,"
-        " updated_at = case when %(reason)s::text is null then d.updated_at else clock_timestamp() end"
-        + _STILL_DUE,
+        " paused_reason = %(reason)s::json,"
+        " updated_at = case when %(stops)s then clock_timestamp() else d.updated_at end" + _STILL_DUE,
         {
             **_as_read(row),
             "following": due.following if reason is None else None,
+            "stops": reason is not None,
             "reason": None if reason is None else deployments.encoded(reason),
         },
     )

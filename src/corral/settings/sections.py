@@ -43,6 +43,15 @@ class Server(Section, frozen=True, kw_only=True):
             extra_json_schema={"from_environment": True},
         ),
     ] = None
+    stream_padding_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65536,
+            description="Comment bytes sent when an event stream opens and after each ping, for proxies that "
+            "hold small pieces back; 4096 is enough for most.",
+        ),
+    ] = 0
     strict_beta: Annotated[
         bool,
         Meta(
@@ -61,6 +70,15 @@ class Store(Section, frozen=True, kw_only=True):
             description="Address of your own PostgreSQL, such as `postgresql://corral@db.internal/corral`. "
             "Without it `corral up` runs an embedded one. An address with a password belongs into the "
             "environment.",
+            extra_json_schema={"without_password": True},
+        ),
+    ] = None
+    direct_url: Annotated[
+        Secret | None,
+        Meta(
+            description="Where `url` leads to a pooler in transaction mode (PgBouncer): the address that "
+            "goes past it. Listening, session locks, migrations and the log's writer need connections of "
+            "their own.",
             extra_json_schema={"without_password": True},
         ),
     ] = None

@@ -21,10 +21,18 @@ Connection = AsyncConnection[DictRow]
 
 
 class Database:
-    """A pool on one database. Open it with ``async with``; nothing is connected before."""
+    """A pool on one database. Open it with ``async with``; nothing is connected before.
 
-    def __init__(self, url: str, *, max_size: int = 10, name: str = "corral") -> None:
+    `direct_url`: where `url` leads through a pooler in transaction mode, the address that goes past it. Such
+    a pooler gives each statement another connection, so it can neither listen nor hold a session's lock, and
+    statements must not be prepared through it.
+    """
+
+    def __init__(
+        self, url: str, *, max_size: int = 10, name: str = "corral", direct_url: str | None = None
+    ) -> None:
         self.url = url
+        self._direct_url = direct_url
         self._name = name
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url,
@@ -33,7 +41,7 @@ class Database:
             max_size=max_size,
             open=False,
             timeout=15,
-            kwargs=self._connect_arguments(),
+            kwargs=self._connect_arguments() | ({"prepare_threshold": None} if direct_url else {}),
         )
 
     def _connect_arguments(self) -> dict[str, Any]:
@@ -82,7 +90,8 @@ class Database:
 
         The caller closes it.
         """
-        return await AsyncConnection[DictRow].connect(self.url, **self._connect_arguments())
+        url = self._direct_url or self.url
+        return await AsyncConnection[DictRow].connect(url, **self._connect_arguments())
 
     async def fetch(self, query: LiteralString | sql.Composed, params: Params = ()) -> list[DictRow]:
         """All rows of one statement."""

@@ -87,3 +87,14 @@ class ReleaseWork(Request):
     """The body of ``POST /corral/v1/work/release``: the name under which a worker polled that is gone."""
 
     worker_id: Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class SessionHands(msgspec.Struct, kw_only=True):
+    """A work item as ``GET /corral/v1/sessions/{id}/hands`` tells of it: who held it, why it ended."""
+
+    work_id: str
+    state: str
+    worker_id: str | None
+    stop_reason: str | None
+    created_at: str
+    stopped_at: str | None

@@ -17,6 +17,7 @@ SECRETS = [
     "corral_ak_abcdefghijklmnop",
     "corral_ek_abcdefghijklmnop",
     "corral_pk_abc-def_ghi",
+    "corral_vk_abc-def_ghi",
     "sk-ant-api03-abcdefgh",
     "sk-abcdefghijklmnopqrstuvwxyz",
     "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
