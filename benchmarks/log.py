@@ -1,12 +1,12 @@
 """How fast is the session log, against a transaction per event and against the best of plain batched SQL?
 
-Run with ``make bench`` or ``python benchmarks/log.py [--seconds 3] [--sessions 1,16,64,256]``. All three write the
-same events to the same PostgreSQL on the same disk with fsync on, in turn, in one run; every appender waits until
-its event is durable before it appends the next. Ratios are what to read; rates vary with the machine.
+Run with ``make bench`` or ``python benchmarks/log.py [--seconds 3] [--sessions 1,16,64,256]``. All three write
+the same events to the same PostgreSQL on the same disk with fsync on, in turn, in one run; every appender waits
+until its event is durable before it appends the next. Ratios are what to read; rates vary with the machine.
 
 - ours: `PostgresSessionLog.append`, fenced, through the group writer.
-- transaction per event: each session has a connection and a transaction for each event, which checks the epoch,
-  takes the next sequence number and inserts.
+- transaction per event: each session has a connection and a transaction for each event, which checks the
+  epoch, takes the next sequence number and inserts.
 - plain batched: one loop takes whatever is waiting and inserts it with one ``insert ... select unnest``, with
   numbers that it was given: no fence, no gapless sequence, no session row.
 """
@@ -113,7 +113,8 @@ async def transactions(database: Database, sessions: list[str], seconds: float) 
             connection = connections[session]
             async with connection.transaction():
                 cursor = await connection.execute(
-                    "update sessions set last_seq = last_seq + 1 where id = %s and epoch = 0 returning last_seq",
+                    "update sessions set last_seq = last_seq + 1 where id = %s and epoch = 0"
+                    " returning last_seq",
                     (session,),
                 )
                 row = await cursor.fetchone()
@@ -143,8 +144,8 @@ async def batched(database: Database, sessions: list[str], seconds: float) -> Me
             events = [event(session, seq) for session, seq, _ in batch]
             await connection.execute(
                 "insert into events (session_id, seq, id, thread_id, type, body, processed_at)"
-                " select s, n, i, t, k, b::json, now() from unnest(%s::text[], %s::bigint[], %s::text[], %s::text[],"
-                " %s::text[], %s::text[]) as e (s, n, i, t, k, b)",
+                " select s, n, i, t, k, b::json, now() from unnest(%s::text[], %s::bigint[], %s::text[],"
+                " %s::text[], %s::text[], %s::text[]) as e (s, n, i, t, k, b)",
                 (
                     [session for session, _, _ in batch],
                     [seq for _, seq, _ in batch],
@@ -178,7 +179,8 @@ async def run(counts: list[int], seconds: float, folder: Path) -> None:
         async with Database(server.url) as database:
             await migrate(database)
             await database.execute(
-                "insert into environments (id, name, config) values ('env_bench', 'bench', '{\"type\": \"cloud\"}')"
+                "insert into environments (id, name, config)"
+                " values ('env_bench', 'bench', '{\"type\": \"cloud\"}')"
             )
             print(f"{'sessions':>8}  {'contestant':<24}{'events/s':>10}{'p50 ms':>9}{'p99 ms':>9}   ours is")
             for count in counts:
@@ -197,7 +199,9 @@ async def run(counts: list[int], seconds: float, folder: Path) -> None:
 
 def main() -> None:
     """Read the arguments and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--sessions", default="1,16,64,256")
     arguments = parser.parse_args()

@@ -38,10 +38,9 @@ class Corral:
 
     async def agent(self, *tools: Any, **fields: Any) -> str:
         """A fresh agent's id."""
-        made = await self.client.beta.agents.create(
-            **{"name": "tester", "model": MODEL, "tools": list(tools), **fields}
-        )
-        return made.id
+        agents: Any = self.client.beta.agents
+        made = await agents.create(**{"name": "tester", "model": MODEL, "tools": list(tools), **fields})
+        return str(made.id)
 
     async def session(self, *tools: Any, kind: str = "cloud", **fields: Any) -> "SessionUnderTest":
         """A fresh session of a fresh agent on a fresh environment."""
@@ -84,6 +83,7 @@ class SessionUnderTest:
         """
         async with await self.corral.client.beta.sessions.events.stream(self.id) as stream:
             seen = after is None
+            event: Any
             for event in await self.events():
                 if seen and event.type in types and (where is None or where(event)):
                     return event

@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import anthropic
 import msgspec
 import pytest
 from anthropic import AsyncAnthropic, beta_async_tool
-from anthropic.lib.environments import _worker
 from anthropic.lib.tools.agent_toolset import AgentToolContext, beta_agent_toolset_20260401
 
 from tests.conformance.premises import (
@@ -68,20 +67,20 @@ def with_weather(context: AgentToolContext) -> list[Any]:
     return [*beta_agent_toolset_20260401(context), get_weather]
 
 
-def state_is(state: str) -> Any:
+def state_is(state: str) -> Callable[[Answer], bool]:
     def holds(answer: Answer) -> bool:
         return answer.status == 200 and msgspec.json.decode(answer.body)["state"] == state
 
     return holds
 
 
-def failed_with(status: int) -> Any:
+def failed_with(status: int) -> Callable[[Answer], bool]:
     return lambda answer: answer.status == status
 
 
 @pytest.fixture
 def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_worker, "_HEARTBEAT_DEFAULT", 1.0)
+    monkeypatch.setattr("anthropic.lib.environments._worker._HEARTBEAT_DEFAULT", 1.0)
 
 
 async def test_a_worker_answers_the_built_in_tools_and_its_own(premises: Premises, open_folder: Path) -> None:
@@ -239,12 +238,12 @@ async def test_a_poller_with_a_tool_runner_of_its_own_serves_message_after_messa
 ) -> None:
     session = await premises.session(TOOLSET)
     await session.says("go", script=[bash("echo one"), {"text": "done"}])
-    poller = premises.client.beta.environments.work.poller(
+    poller: Any = premises.client.beta.environments.work.poller(
         environment_id=premises.environment_id, environment_key=premises.key
     )
     served: list[str] = []
     runner_client = AsyncAnthropic(base_url=premises.corral.base_url, api_key=premises.key)
-    async with runner_client, asyncio.timeout(20), aclosing(poller) as items:  # pyright: ignore[reportArgumentType]
+    async with runner_client, asyncio.timeout(20), aclosing(poller) as items:
         async for item in items:
             async with AgentToolContext(workdir=open_folder) as context:
                 runner = runner_client.beta.sessions.events.tool_runner(

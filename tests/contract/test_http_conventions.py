@@ -339,9 +339,11 @@ def test_every_route_says_who_may_call_it_and_only_liveness_is_open() -> None:
         f"GET {work}/stats": ["ApiKey", "EnvironmentKey"],
         f"GET {work}": ["EnvironmentKey"],
         f"POST {work}/{{work_id}}/ack": holders,
-        f"POST {work}/{{work_id}}/heartbeat": holders,
-        f"POST {work}/{{work_id}}/stop": everyone,
+        # Whoever held an item may learn that the lease is lost, and say that it has stopped.
+        f"POST {work}/{{work_id}}/heartbeat": sorted([*holders, "FormerWorkToken"]),
+        f"POST {work}/{{work_id}}/stop": sorted([*everyone, "FormerWorkToken"]),
         "GET /corral/v1/work/poll": ["PoolKey"],
+        "POST /corral/v1/work/release": ["EnvironmentKey", "PoolKey"],
         "POST /corral/v1/sessions/{session_id}/calls/{tool_use_id}/begin": ["WorkToken"],
         "GET /corral/v1/sessions/{session_id}/files/{file_id}/content": ["WorkToken"],
         "POST /corral/v1/sessions/{session_id}/outputs": ["WorkToken"],

@@ -12,6 +12,8 @@ from corral.wire.agents import CreateAgent
 from corral.wire.decode import BODY_BYTES, decode, describe, parse
 from corral.wire.errors import ApiError, InvalidRequest, RequestTooLarge
 from corral.wire.events import SendEvents
+from corral.wire.fields import UNSET, Request, UnsetType
+from corral.wire.secret import SecretText
 from corral.wire.sessions import CreateSession, UpdateSession
 
 JSON = st.recursive(
@@ -108,3 +110,31 @@ def test_an_escaped_pair_of_surrogates_is_a_character() -> None:
 
 def test_what_msgspec_may_say_newly_still_has_its_path() -> None:
     assert describe("Something new - at `$.a[0].b`") == "a[0].b: Something new"
+
+
+class Pin(SecretText):
+    """A short secret."""
+
+    __slots__ = ()
+    longest = 4
+
+
+class Door(Request):
+    """A request with secrets."""
+
+    pin: Pin
+    old: Pin | UnsetType | None = UNSET
+
+
+def test_a_secret_of_a_request_is_masked_from_the_moment_that_it_is_decoded() -> None:
+    door = decode(b'{"pin":"1234","old":null}', Door)
+    assert (door.pin.reveal(), door.old) == ("1234", None)
+    assert "1234" not in repr(door)
+    assert decode(b'{"pin":"1234"}', Door).old is UNSET
+
+
+@pytest.mark.parametrize("value", ['"12345"', '""', "1234", "[1234]", '{"a":1234}', "null", '"1234\\u0000"'])
+def test_a_bad_secret_is_refused_with_its_path_and_without_itself(value: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^pin: ") as caught:
+        decode(f'{{"pin":{value}}}'.encode(), Door)
+    assert "1234" not in caught.value.message
