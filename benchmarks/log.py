@@ -1,8 +1,9 @@
 """How fast is the session log, against a transaction per event and against the best of plain batched SQL?
 
-Run with ``make bench`` or ``python benchmarks/log.py [--seconds 3] [--sessions 1,16,64,256]``. All three write
-the same events to the same PostgreSQL on the same disk with fsync on, in turn, in one run; every appender waits
-until its event is durable before it appends the next. Ratios are what to read; rates vary with the machine.
+Run with ``make bench`` or ``python benchmarks/log.py [--seconds 3] [--sessions 1,16,64,256]``. All three
+write the same events to the same PostgreSQL on the same disk with fsync on, in turn, in one run; every
+appender waits until its event is durable before it appends the next. Ratios are what to read; rates vary
+with the machine.
 
 - ours: `PostgresSessionLog.append`, fenced, through the group writer.
 - transaction per event: each session has a connection and a transaction for each event, which checks the

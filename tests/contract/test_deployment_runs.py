@@ -337,16 +337,18 @@ async def test_a_server_that_dies_in_the_middle_of_a_run_leaves_it_to_the_next_o
     ):
         dying = runs_on(doomed, api, writer, bus)
         try:
-            # The session is written, the run's record is not, and then the connection is cut.
+            # The session is written, the run's record is not, and then the server ends.
             await blocker.execute("begin")
             await blocker.execute("lock table deployment_runs in access exclusive mode")
             task = asyncio.create_task(dying.start_due())
             await until_blocked(watcher, "doomed")
+            task.cancel()
             await watcher.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'doomed'"
             )
             await blocker.execute("rollback")
-            await task
+            with pytest.raises(asyncio.CancelledError):
+                await task
         finally:
             await blocker.close()
             await watcher.close()

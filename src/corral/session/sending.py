@@ -109,8 +109,9 @@ class Sending:
         waiting: Sequence[Input] = ()
         stop_type = None
         if named:
-            uses, settled = await self._calls(session_id, named)
+            # The inputs before the log: one that is taken up between the two is seen twice, never missed.
             waiting = await self._log.inputs(session_id)
+            uses, settled = await self._calls(session_id, named)
         if any(isinstance(event, SystemMessage) for event in events):
             stop_type = await self._stop_type(session_id)
         return _View(

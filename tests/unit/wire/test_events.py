@@ -109,12 +109,6 @@ def test_a_system_message_may_come_alone_or_after_a_message() -> None:
     assert len(sent(MESSAGE, SYSTEM).events) == 2
 
 
-def test_a_file_that_cannot_exist_is_refused() -> None:
-    block = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
-    with pytest.raises(InvalidRequest, match=r"events\[0\]\.content\[0\]\.source\.file_id: file file_1 not"):
-        sent({"type": "user.message", "content": [block]})
-
-
 def test_the_filter_takes_exactly_the_types_that_the_sdk_knows() -> None:
     assert frozenset(get_args(BetaManagedAgentsSessionEventType)) == PERSISTED_TYPES
     assert len(PERSISTED_TYPES) == 41
