@@ -162,7 +162,9 @@ async def a_closed_network(api: Api) -> dict[str, Any]:
     tools = [{"type": "mcp_toolset", "mcp_server_name": "gh"}]
     agent = await api.agent(mcp_servers=servers, tools=tools)
     environment = (await api.environment())["id"]
-    closed = {"config": {"type": "cloud", "networking": {"type": "limited", "allowed_hosts": []}}}
+    closed: dict[str, Any] = {
+        "config": {"type": "cloud", "networking": {"type": "limited", "allowed_hosts": []}}
+    }
     path = f"/v1/environments/{environment}"
     return {"fields": {"agent": agent["id"], "environment_id": environment}, "lose": ("POST", path, closed)}
 

@@ -72,7 +72,7 @@ async def test_a_schedule_shows_the_five_times_that_come_next(api: Api) -> None:
 
 
 async def test_every_kind_of_content_comes_back_as_it_was_sent(api: Api) -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {
             "type": "user.message",
             "content": [
@@ -154,51 +154,54 @@ async def test_updates_at_the_same_moment_are_all_kept(api: Api) -> None:
     assert len((await api.sdk.beta.deployments.retrieve(made.id)).metadata) == 5
 
 
+REFUSED_FIELDS: list[tuple[dict[str, Any], int, str]] = [
+    ({"name": ""}, 400, "name"),
+    ({"name": "n" * 257}, 400, "name"),
+    ({"initial_events": []}, 400, "initial_events"),
+    ({"initial_events": [message()] * 51}, 400, "initial_events"),
+    ({"initial_events": [{"type": "user.interrupt"}]}, 400, "initial_events[0].type"),
+    (
+        {"initial_events": [{"type": "user.define_outcome", "description": "d", "rubric": {}}]},
+        400,
+        "outcomes are not supported",
+    ),
+    ({"initial_events": [{"type": "user.message", "content": []}]}, 400, "initial_events[0].content"),
+    ({"agent": {"type": "agent_with_overrides", "id": "agent_01"}}, 400, "agent.type"),
+    ({"agent": f"agent_{MISSING}"}, 404, f"agent_{MISSING}"),
+    ({"environment_id": f"env_{MISSING}"}, 404, f"env_{MISSING}"),
+    ({"vault_ids": [f"vlt_{MISSING}"]}, 404, "vault_ids[0]"),
+    ({"vault_ids": ["vlt_1"] * 51}, 400, "vault_ids"),
+    ({"resources": [{"type": "file", "file_id": f"file_{MISSING}"}]}, 404, "resources[0].file_id"),
+    (
+        {"resources": [{"type": "memory_store", "memory_store_id": f"memstore_{MISSING}"}]},
+        404,
+        "resources[0].memory_store_id",
+    ),
+    (
+        {"resources": [{"type": "github_repository", "url": "https://x", "authorization_token": "t"}]},
+        400,
+        "resources[0]",
+    ),
+    ({"budget": {"type": "limit", "max_list_cost": {"amount": "0", "currency": "USD"}}}, 400, "budget"),
+    (
+        {"schedule": {"type": "cron", "expression": "@daily", "timezone": "UTC"}},
+        400,
+        "schedule.expression",
+    ),
+    ({"schedule": {"type": "cron", "expression": "0 0 * * *"}}, 400, "schedule.timezone"),
+    (
+        {"schedule": {"type": "cron", "expression": "0 0 * * *", "timezone": "Moon"}},
+        400,
+        "schedule.timezone",
+    ),
+    ({"metadata": {"k": "v" * 513}}, 400, "metadata.k"),
+    ({"extra": 1}, 400, "extra"),
+]
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "said"),
-    [
-        ({"name": ""}, 400, "name"),
-        ({"name": "n" * 257}, 400, "name"),
-        ({"initial_events": []}, 400, "initial_events"),
-        ({"initial_events": [message()] * 51}, 400, "initial_events"),
-        ({"initial_events": [{"type": "user.interrupt"}]}, 400, "initial_events[0].type"),
-        (
-            {"initial_events": [{"type": "user.define_outcome", "description": "d", "rubric": {}}]},
-            400,
-            "outcomes are not supported",
-        ),
-        ({"initial_events": [{"type": "user.message", "content": []}]}, 400, "initial_events[0].content"),
-        ({"agent": {"type": "agent_with_overrides", "id": "agent_01"}}, 400, "agent.type"),
-        ({"agent": f"agent_{MISSING}"}, 404, f"agent_{MISSING}"),
-        ({"environment_id": f"env_{MISSING}"}, 404, f"env_{MISSING}"),
-        ({"vault_ids": [f"vlt_{MISSING}"]}, 404, "vault_ids[0]"),
-        ({"vault_ids": ["vlt_1"] * 51}, 400, "vault_ids"),
-        ({"resources": [{"type": "file", "file_id": f"file_{MISSING}"}]}, 404, "resources[0].file_id"),
-        (
-            {"resources": [{"type": "memory_store", "memory_store_id": f"memstore_{MISSING}"}]},
-            404,
-            "resources[0].memory_store_id",
-        ),
-        (
-            {"resources": [{"type": "github_repository", "url": "https://x", "authorization_token": "t"}]},
-            400,
-            "resources[0]",
-        ),
-        ({"budget": {"type": "limit", "max_list_cost": {"amount": "0", "currency": "USD"}}}, 400, "budget"),
-        (
-            {"schedule": {"type": "cron", "expression": "@daily", "timezone": "UTC"}},
-            400,
-            "schedule.expression",
-        ),
-        ({"schedule": {"type": "cron", "expression": "0 0 * * *"}}, 400, "schedule.timezone"),
-        (
-            {"schedule": {"type": "cron", "expression": "0 0 * * *", "timezone": "Moon"}},
-            400,
-            "schedule.timezone",
-        ),
-        ({"metadata": {"k": "v" * 513}}, 400, "metadata.k"),
-        ({"extra": 1}, 400, "extra"),
-    ],
+    REFUSED_FIELDS,
 )
 async def test_a_bad_deployment_is_refused_with_the_path_of_the_field(
     api: Api, fields: dict[str, Any], status: int, said: str
