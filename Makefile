@@ -41,6 +41,7 @@ conformance: $(READY) ## Run the official SDK's own API tests (TARGET=http://hos
 
 bench: $(READY) ## Run the benchmarks; read the ratios
 	$(BIN)/python benchmarks/log.py
+	$(BIN)/python benchmarks/sandbox_start.py
 
 lint: $(READY) ## Check format, style, types and the import contract
 	$(BIN)/ruff format --check .
