@@ -145,8 +145,8 @@ async def batched(database: Database, sessions: list[str], seconds: float) -> Me
             events = [event(session, seq) for session, seq, _ in batch]
             await connection.execute(
                 "insert into events (session_id, seq, id, thread_id, type, body, processed_at)"
-                " select s, n, i, t, k, b::json, now() from unnest(%s::text[], %s::bigint[], %s::text[],"
-                " %s::text[], %s::text[], %s::text[]) as e (s, n, i, t, k, b)",
+                " select s, n, i, t, k, b::json, now() from unnest(%b::text[], %s::bigint[], %b::text[],"
+                " %b::text[], %b::text[], %b::text[]) as e (s, n, i, t, k, b)",
                 (
                     [session for session, _, _ in batch],
                     [seq for _, seq, _ in batch],

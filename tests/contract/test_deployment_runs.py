@@ -341,7 +341,7 @@ async def test_a_server_that_dies_in_the_middle_of_a_run_leaves_it_to_the_next_o
         try:
             # The session is written, the run's record is not, and then the server ends.
             await blocker.execute("begin")
-            await blocker.execute("lock table deployment_runs in access exclusive mode")
+            await blocker.execute("lock table deployment_runs in exclusive mode")
             task = asyncio.create_task(dying.start_due())
             await until_blocked(watcher, "doomed")
             task.cancel()

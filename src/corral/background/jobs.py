@@ -21,6 +21,8 @@ from corral.bus.hub import heed_cancellation
 from corral.store.database import Database
 
 QUEUE: Final = "corral"
+APPLICATION: Final = "corral background"
+"""The name of the worker's connections."""
 _CONNECTIONS: Final = 2
 """Of the worker's own pool; one more listens for new jobs."""
 _CONCURRENCY: Final = 4
@@ -55,14 +57,14 @@ class Background:
     def __init__(self, database: Database, jobs: Sequence[PeriodicJob]) -> None:
         self._app = procrastinate.App(
             connector=procrastinate.PsycopgConnector(
-                conninfo=database.url,
+                conninfo=database.direct_url,
                 min_size=1,
                 max_size=_CONNECTIONS,
                 timeout=_WAIT_SECONDS,
-                kwargs={"application_name": "corral background"},
+                kwargs={"application_name": APPLICATION},
             )
         )
-        for job in (*jobs, PeriodicJob("corral.stalled_jobs", _STALLED_CRON, self._clear)):
+        for job in (*jobs, PeriodicJob("corral.stalled_jobs", _STALLED_CRON, self.clear_stalled)):
             self._register(job)
         self._working: asyncio.Task[None] | None = None
 
@@ -102,7 +104,7 @@ class Background:
                 _log.warning("the background worker lost its database; starting anew", error=str(error))
             await asyncio.sleep(_RESTART_SECONDS)
 
-    async def _clear(self) -> None:
+    async def clear_stalled(self) -> None:
         """Remove what dead workers have left unfinished; its next time comes soon enough."""
         manager = self._app.job_manager
         for job in await manager.get_stalled_jobs(seconds_since_heartbeat=_STALLED_SECONDS):

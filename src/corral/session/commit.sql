@@ -3,18 +3,20 @@
 -- Promises: a session's row is locked before it is compared (in id order, so that two servers cannot
 -- deadlock); a commit whose fence does not hold writes nothing at all and is missing from the result;
 -- sequence numbers have no gaps; processed_at never goes back within a session.
+--
+-- The parts between brackets are left out where no commit of the group has anything for them.
 with req as materialized (
     select *
     from unnest(
-        %(session_id)s::text[], %(epoch)s::bigint[], %(seq)s::bigint[], %(last_input)s::bigint[],
-        %(n_events)s::bigint[], %(n_inputs)s::bigint[], %(status)s::text[], %(usage)s::text[],
-        %(wake)s::text[], %(delay)s::float8[]
+        %(session_id)b::text[], %(epoch)s::bigint[], %(seq)s::bigint[], %(last_input)s::bigint[],
+        %(n_events)s::bigint[], %(n_inputs)s::bigint[], %(status)b::text[], %(usage)b::text[],
+        %(wake)b::text[], %(delay)s::float8[]
     ) as r (session_id, epoch, seq, last_input, n_events, n_inputs, status, usage, wake, delay)
 ),
 locked as materialized (
     select s.id, s.epoch, s.last_seq, s.last_input, s.last_event_at
     from sessions s
-    where s.id = any(%(session_id)s::text[])
+    where s.id = any(%(session_id)b::text[])
     order by s.id
     for update
 ),
@@ -46,25 +48,28 @@ event_rows as (
     insert into events (session_id, seq, id, thread_id, type, body, private, resolves, processed_at)
     select ok.session_id, ok.base + e.n, e.id, e.thread_id, e.type, e.body::json, e.private::json, e.resolves, ok.at
     from unnest(
-        %(e_session)s::text[], %(e_n)s::bigint[], %(e_id)s::text[], %(e_thread)s::text[], %(e_type)s::text[],
-        %(e_body)s::text[], %(e_private)s::text[], %(e_resolves)s::text[]
+        %(e_session)b::text[], %(e_n)s::bigint[], %(e_id)b::text[], %(e_thread)b::text[], %(e_type)b::text[],
+        %(e_body)b::text[], %(e_private)b::text[], %(e_resolves)b::text[]
     ) as e (session_id, n, id, thread_id, type, body, private, resolves)
     join ok on ok.session_id = e.session_id
 ),
+-- [inputs
 taken as (
     delete from inputs i
-    using unnest(%(t_session)s::text[], %(t_id)s::text[]) as t (session_id, id), ok
+    using unnest(%(t_session)b::text[], %(t_id)b::text[]) as t (session_id, id), ok
     where ok.session_id = t.session_id and i.session_id = t.session_id and i.id = t.id
 ),
 input_rows as (
     insert into inputs (session_id, position, id, thread_id, type, body, created_at)
     select ok.session_id, ok.input_base + i.n, i.id, i.thread_id, i.type, i.body::json, ok.at
     from unnest(
-        %(i_session)s::text[], %(i_n)s::bigint[], %(i_id)s::text[], %(i_thread)s::text[], %(i_type)s::text[],
-        %(i_body)s::text[]
+        %(i_session)b::text[], %(i_n)s::bigint[], %(i_id)b::text[], %(i_thread)b::text[], %(i_type)b::text[],
+        %(i_body)b::text[]
     ) as i (session_id, n, id, thread_id, type, body)
     join ok on ok.session_id = i.session_id
 ),
+-- inputs]
+-- [wakes
 roused as (
     insert into wakes as w (session_id, due_at)
     select ok.session_id, ok.at + ok.delay * interval '1 second' from ok where ok.wake in ('rouse', 'release')
@@ -84,5 +89,7 @@ roused as (
 ),
 done as (
     delete from wakes w using ok where ok.wake = 'done' and w.session_id = ok.session_id
-)
-select session_id, base, input_base, at from ok
+),
+-- wakes]
+written as (select session_id, base, input_base, at from ok)
+select session_id, base, input_base, at from written

@@ -9,17 +9,16 @@ group's commits had landed, so a commit is never written twice and never lost in
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from importlib import resources
 from types import TracebackType
-from typing import Any, Final, LiteralString, NamedTuple, Self, cast
+from typing import Final, LiteralString, NamedTuple, Self
 
-import msgspec
 import psycopg
 import structlog
 from psycopg.rows import DictRow
 
 from corral.bus.hub import WAKES_TOPIC, Bus, session_topic
 from corral.session.commit import Commit, CommitRefused, Committed, LogUnavailable
+from corral.session.commit_statement import statement
 from corral.store.database import Connection, Database
 
 _GROUP_ROWS: Final = 2_000
@@ -29,9 +28,6 @@ _UNAVAILABLE_SECONDS: Final = 60.0
 _RECONNECT_SECONDS: Final = 0.2
 
 _log = structlog.get_logger(__name__)
-_COMMIT: Final = cast(
-    "LiteralString", resources.files("corral.session").joinpath("commit.sql").read_text("utf-8")
-)
 _FIND: Final[LiteralString] = """
 select e.seq - 1 as base, s.last_input as input_base, e.processed_at as at
 from events e join sessions s on s.id = e.session_id
@@ -94,8 +90,8 @@ class LogWriter:
         waiting = _Waiting(commit, texts, size, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._wanted.set()
-        # Shielded: a caller that is cancelled must not leave a hole where a group expects its commit.
-        return await asyncio.shield(waiting.done)
+        # A caller that is cancelled cancels its waiting alone; the commit is in the queue and will be written.
+        return await waiting.done
 
     async def _run(self) -> None:
         while True:
@@ -182,7 +178,7 @@ class LogWriter:
 
     async def _execute(self, group: Sequence[_Waiting]) -> dict[str, Committed]:
         assert self._connection is not None
-        cursor = await self._connection.execute(_COMMIT, _parameters(group), binary=True)
+        cursor = await self._connection.execute(*statement(group), binary=True)
         return {
             row["session_id"]: Committed(row["base"], row["input_base"], row["at"])
             for row in await cursor.fetchall()
@@ -255,41 +251,3 @@ def _fail(waiting: _Waiting, error: Exception) -> None:
     if not waiting.done.done():
         waiting.done.set_exception(error)
         waiting.done.exception()  # seen: its caller may have been cancelled, and nobody asks for it then
-
-
-def _parameters(group: Sequence[_Waiting]) -> dict[str, list[Any]]:
-    names = (
-        "session_id epoch seq last_input n_events n_inputs status usage wake delay "
-        "e_session e_n e_id e_thread e_type e_body e_private e_resolves "
-        "t_session t_id i_session i_n i_id i_thread i_type i_body"
-    )
-    columns: dict[str, list[Any]] = {name: [] for name in names.split()}
-
-    def row(prefix: str, **values: object) -> None:
-        for name, value in values.items():
-            columns[prefix + name].append(value)
-
-    for commit, texts, _, _ in group:
-        session = commit.session_id
-        row(
-            "",
-            session_id=session,
-            epoch=commit.fence.epoch,
-            seq=commit.fence.seq,
-            last_input=commit.fence.last_input,
-            n_events=len(commit.events),
-            n_inputs=len(commit.inputs),
-            status=commit.status,
-            usage=None if commit.usage is None else msgspec.json.encode(commit.usage).decode(),
-            wake=None if commit.wake is None else commit.wake.kind,
-            delay=None if commit.wake is None else commit.wake.delay,
-        )
-        for n, (event, (body, private)) in enumerate(zip(commit.events, texts, strict=True), 1):
-            row("e_", session=session, n=n, id=event.id, thread=event.thread_id, type=event.type)
-            row("e_", body=body, private=private, resolves=event.resolves)
-        for input_id in commit.take:
-            row("t_", session=session, id=input_id)
-        for n, new in enumerate(commit.inputs, 1):
-            body = msgspec.json.encode({"id": new.id, "type": new.type, **new.body}).decode()
-            row("i_", session=session, n=n, id=new.id, thread=new.thread_id, type=new.type, body=body)
-    return columns

@@ -85,6 +85,11 @@ class Database:
         async with self.connection() as connection, connection.transaction():
             yield connection
 
+    @property
+    def direct_url(self) -> str:
+        """The address at which connections are the caller's own, past a pooler if there is one."""
+        return self._direct_url or self.url
+
     async def dedicated(self) -> Connection:
         """A connection of the caller's own, outside the pool (listening, advisory locks, the log's writer).
 
