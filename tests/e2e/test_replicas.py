@@ -192,7 +192,7 @@ async def test_open_streams_hold_no_database_connection(database_url: str, model
         rows = await corral.database.fetch(
             "select 1 from pg_stat_activity where datname = current_database()"
         )
-        assert len(rows) <= 10 + 2  # the pool, the log's writer, the bus
+        assert len(rows) <= 10 + 3  # the pool, the log's writer's two, the bus
 
 
 async def test_a_message_sent_while_the_model_refuses_starts_the_next_turn(corral: Corral) -> None:

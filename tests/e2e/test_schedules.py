@@ -1,4 +1,4 @@
-"""A schedule from end to end: servers that nobody calls make the session, once, and the agent answers in it."""
+"""A schedule from end to end: servers make the session by themselves, once, and the agent answers in it."""
 
 import asyncio
 from typing import Any

@@ -8,15 +8,16 @@
 with req as materialized (
     select *
     from unnest(
-        %(session_id)b::text[], %(epoch)s::bigint[], %(seq)s::bigint[], %(last_input)s::bigint[],
-        %(n_events)s::bigint[], %(n_inputs)s::bigint[], %(status)b::text[], %(usage)b::text[],
-        %(wake)b::text[], %(delay)s::float8[]
+        string_to_array(%(session_id)s, chr(31), ''),
+        %(epoch)s::bigint[], %(seq)s::bigint[], %(last_input)s::bigint[],
+        %(n_events)s::bigint[], %(n_inputs)s::bigint[], string_to_array(%(status)s, chr(31), ''), %(usage)b::text[],
+        string_to_array(%(wake)s, chr(31), ''), %(delay)s::float8[]
     ) as r (session_id, epoch, seq, last_input, n_events, n_inputs, status, usage, wake, delay)
 ),
 locked as materialized (
     select s.id, s.epoch, s.last_seq, s.last_input, s.last_event_at
     from sessions s
-    where s.id = any(%(session_id)b::text[])
+    where s.id = any(string_to_array(%(session_id)s, chr(31), ''))
     order by s.id
     for update
 ),
@@ -48,22 +49,22 @@ event_rows as (
     insert into events (session_id, seq, id, thread_id, type, body, private, resolves, processed_at)
     select ok.session_id, ok.base + e.n, e.id, e.thread_id, e.type, e.body::json, e.private::json, e.resolves, ok.at
     from unnest(
-        %(e_session)b::text[], %(e_n)s::bigint[], %(e_id)b::text[], %(e_thread)b::text[], %(e_type)b::text[],
-        %(e_body)b::text[], %(e_private)b::text[], %(e_resolves)b::text[]
+        string_to_array(%(e_session)s, chr(31), ''), %(e_n)s::bigint[], string_to_array(%(e_id)s, chr(31), ''), string_to_array(%(e_thread)s, chr(31), ''), string_to_array(%(e_type)s, chr(31), ''),
+        %(e_body)b::text[], %(e_private)b::text[], string_to_array(%(e_resolves)s, chr(31), '')
     ) as e (session_id, n, id, thread_id, type, body, private, resolves)
     join ok on ok.session_id = e.session_id
 ),
 -- [inputs
 taken as (
     delete from inputs i
-    using unnest(%(t_session)b::text[], %(t_id)b::text[]) as t (session_id, id), ok
+    using unnest(string_to_array(%(t_session)s, chr(31), ''), string_to_array(%(t_id)s, chr(31), '')) as t (session_id, id), ok
     where ok.session_id = t.session_id and i.session_id = t.session_id and i.id = t.id
 ),
 input_rows as (
     insert into inputs (session_id, position, id, thread_id, type, body, created_at)
     select ok.session_id, ok.input_base + i.n, i.id, i.thread_id, i.type, i.body::json, ok.at
     from unnest(
-        %(i_session)b::text[], %(i_n)s::bigint[], %(i_id)b::text[], %(i_thread)b::text[], %(i_type)b::text[],
+        string_to_array(%(i_session)s, chr(31), ''), %(i_n)s::bigint[], string_to_array(%(i_id)s, chr(31), ''), string_to_array(%(i_thread)s, chr(31), ''), string_to_array(%(i_type)s, chr(31), ''),
         %(i_body)b::text[]
     ) as i (session_id, n, id, thread_id, type, body)
     join ok on ok.session_id = i.session_id

@@ -41,24 +41,25 @@ _VARIANTS: Final[dict[tuple[bool, bool], LiteralString]] = {
     for wakes in (False, True)
 }
 
-_SESSION: Final = [
-    "session_id",
-    "epoch",
-    "seq",
-    "last_input",
-    "n_events",
-    "n_inputs",
-    "status",
-    "usage",
-    "wake",
-    "delay",
-]
-_EVENT: Final = ["e_session", "e_n", "e_id", "e_thread", "e_type", "e_body", "e_private", "e_resolves"]
-_TAKEN: Final = ["t_session", "t_id"]
-_INPUT: Final = ["i_session", "i_n", "i_id", "i_thread", "i_type", "i_body"]
+_TEXT: Final = frozenset(
+    (
+        *("session_id", "status", "wake"),
+        *("e_session", "e_id", "e_thread", "e_type", "e_resolves"),
+        *("t_session", "t_id", "i_session", "i_id", "i_thread", "i_type"),
+    )
+)
+"""Columns of ids and names, sent as one text each: they hold no control characters and are never empty."""
+_NUMBERS: Final = frozenset(["epoch", "seq", "last_input", "n_events", "n_inputs", "delay", "e_n", "i_n"])
+"""Columns of numbers, sent as array literals. The others, which hold JSON, are sent as binary arrays."""
+_SEPARATOR: Final = "\x1f"
+
+_SESSION: Final = "session_id epoch seq last_input n_events n_inputs status usage wake delay"
+_EVENT: Final = "e_session e_n e_id e_thread e_type e_body e_private e_resolves"
+_TAKEN: Final = "t_session t_id"
+_INPUT: Final = "i_session i_n i_id i_thread i_type i_body"
 
 
-def statement(group: Iterable[Prepared]) -> tuple[LiteralString, dict[str, list[Any]]]:
+def statement(group: Iterable[Prepared]) -> tuple[LiteralString, dict[str, Any]]:
     """The statement for this group, with no part in it that writes nothing, and its parameters."""
     sessions: list[tuple[Any, ...]] = []
     events: list[tuple[Any, ...]] = []
@@ -97,7 +98,16 @@ def _session(commit: Commit) -> tuple[Any, ...]:
     )
 
 
-def _columns(names: list[str], rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
-    if not rows:
-        return {name: [] for name in names}
-    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+def _columns(names: str, rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    fields = names.split()
+    columns = zip(*rows, strict=True) if rows else ((),) * len(fields)
+    return {name: _encoded(name, column) for name, column in zip(fields, columns, strict=True)}
+
+
+def _encoded(name: str, column: tuple[Any, ...]) -> str | list[str | None]:
+    # psycopg encodes an array element by element, in Python; joining is one call.
+    if name in _TEXT:
+        return _SEPARATOR.join(value or "" for value in column)
+    if name in _NUMBERS:
+        return "{" + ",".join("NULL" if value is None else str(value) for value in column) + "}"
+    return list(column)

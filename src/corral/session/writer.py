@@ -23,6 +23,8 @@ from corral.store.database import Connection, Database
 
 _GROUP_ROWS: Final = 2_000
 _GROUP_BYTES: Final = 16 * 1024 * 1024
+_LANES: Final = 2
+"""Groups that are written at the same time: while one waits for the disk, the next is under way."""
 _UNAVAILABLE_SECONDS: Final = 60.0
 """How long a commit waits for a database that does not answer."""
 _RECONNECT_SECONDS: Final = 0.2
@@ -51,19 +53,18 @@ class LogWriter:
     """The process's one writer of logs. Open with ``async with``; `commit` may be called by any task."""
 
     def __init__(self, database: Database, bus: Bus) -> None:
-        self._database = database
-        self._bus = bus
         self._queue: deque[_Waiting] = deque()
+        self._busy: set[str] = set()
+        """Sessions of which a commit is being written: of one session, one at a time."""
         self._wanted = asyncio.Event()
-        self._connection: Connection | None = None
-        self._backend: DictRow | None = None
-        """The server's process behind the connection: its pid, and when it started."""
-        self._task: asyncio.Task[None] | None = None
+        self._lanes = [_Lane(database, bus) for _ in range(_LANES)]
+        self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
 
     async def __aenter__(self) -> Self:
-        self._connection = await self._connect()
-        self._task = asyncio.create_task(self._run())
+        for lane in self._lanes:
+            await lane.open()
+        self._tasks = [asyncio.create_task(self._run(lane)) for lane in self._lanes]
         return self
 
     async def __aexit__(
@@ -71,10 +72,9 @@ class LogWriter:
     ) -> None:
         self._closing = True
         self._wanted.set()
-        if self._task is not None:
-            await self._task
-        if self._connection is not None:
-            await self._connection.close()
+        await asyncio.gather(*self._tasks)
+        for lane in self._lanes:
+            await lane.close()
 
     async def commit(self, commit: Commit) -> Committed:
         """Write one commit; returns once it is durable.
@@ -90,25 +90,31 @@ class LogWriter:
         waiting = _Waiting(commit, texts, size, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._wanted.set()
-        # A caller that is cancelled cancels its waiting alone; the commit is in the queue and will be written.
+        # A caller that is cancelled cancels its waiting alone: the commit is in the queue, and is written.
         return await waiting.done
 
-    async def _run(self) -> None:
+    async def _run(self, lane: "_Lane") -> None:
         while True:
-            if not self._queue:
-                if self._closing:
+            group = self._next_group()
+            if not group:
+                if self._closing and not self._queue:
                     return
                 self._wanted.clear()
                 await self._wanted.wait()
                 continue
-            group = self._next_group()
-            await self._write_group(group)
+            sessions = {waiting.commit.session_id for waiting in group}
+            self._busy |= sessions
+            try:
+                await lane.write(group)
+            finally:
+                self._busy -= sessions
+                self._wanted.set()
 
     def _next_group(self) -> list[_Waiting]:
-        """The oldest waiting commits, one per session, up to the bounds of a group."""
+        """The oldest waiting commits that may be written now, one per session, up to a group's bounds."""
         group: list[_Waiting] = []
         later: deque[_Waiting] = deque()
-        sessions: set[str] = set()
+        sessions = set(self._busy)
         rows = size = 0
         while self._queue:
             waiting = self._queue.popleft()
@@ -126,7 +132,26 @@ class LogWriter:
         self._queue = later
         return group
 
-    async def _write_group(self, group: Sequence[_Waiting]) -> None:
+
+class _Lane:
+    """One connection of the writer, and what it takes to write a group through it."""
+
+    def __init__(self, database: Database, bus: Bus) -> None:
+        self._database = database
+        self._bus = bus
+        self._connection: Connection | None = None
+        self._backend: DictRow | None = None
+        """The server's process behind the connection: its pid, and when it started."""
+
+    async def open(self) -> None:
+        self._connection = await self._connect()
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def write(self, group: Sequence[_Waiting]) -> None:
+        """Write a group; every commit in it is settled when this returns."""
         deadline: float | None = None
         while group:
             try:
@@ -144,7 +169,7 @@ class LogWriter:
                     return
                 # One commit is at fault; the others must not suffer for it.
                 for waiting in group:
-                    await self._write_group([waiting])
+                    await self.write([waiting])
                 return
             else:
                 await self._settle(group, rows)

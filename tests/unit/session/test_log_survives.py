@@ -87,7 +87,7 @@ async def test_a_writer_whose_connection_is_cut_again_and_again_loses_and_double
     async with Appending(under_test, await under_test.sessions(10)) as appending:
         for _ in range(8):
             await appending.go_on()
-            assert await under_test.database.execute(WRITER_ENDS) == 1
+            assert await under_test.database.execute(WRITER_ENDS) in (1, 2)  # a lane may be resting
         await appending.go_on()
         await appending.end(under_test)
 
@@ -120,8 +120,9 @@ async def test_a_statement_that_outlives_its_connection_cannot_write_after_its_c
         commit = asyncio.create_task(under_test.writer.commit(Commit(session_id, events=(event(),))))
         [pid] = await blocked(under_test.database)
         # The client's end of the connection breaks; at the server's end the statement still waits.
-        lost = under_test.writer._connection  # pyright: ignore[reportPrivateUsage]
-        assert lost is not None
+        lanes = under_test.writer._lanes  # pyright: ignore[reportPrivateUsage]
+        connections = [lane._connection for lane in lanes]  # pyright: ignore[reportPrivateUsage]
+        [lost] = [one for one in connections if one is not None and one.info.backend_pid == pid]
         with socket.socket(fileno=os.dup(lost.fileno())) as link:
             link.shutdown(socket.SHUT_RDWR)
         await blocked(under_test.database, besides=pid)

@@ -12,13 +12,13 @@ from corral.wire.session_resources import refused_on_self_hosted
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (NotFound("Environment e not found.", error_code="environment_not_found"), "environment_not_found_error"),
+        (NotFound("not found", error_code="environment_not_found"), "environment_not_found_error"),
         (InvalidRequest("archived", error_code="environment_archived"), "environment_archived_error"),
         (InvalidRequest("Agent agent_1 is archived."), "agent_archived_error"),
         (NotFound("vault_ids[2]: vault v not found"), "vault_not_found_error"),
         (InvalidRequest("vault_ids[0]: vault v is archived"), "vault_archived_error"),
         (NotFound("resources[0].file_id: file f not found"), "file_not_found_error"),
-        (InvalidRequest("initial_events[0].content[0].source.file_id: file f has expired"), "file_not_found_error"),
+        (InvalidRequest("initial_events[0].content[0].source.file_id: expired"), "file_not_found_error"),
         (NotFound("resources[1].memory_store_id: not found"), "session_resource_not_found_error"),
         (InvalidRequest("resources[1].memory_store_id: is archived"), "memory_store_archived_error"),
         (NotFound("agent.skills[0].skill_id: skill s not found"), "skill_not_found_error"),
