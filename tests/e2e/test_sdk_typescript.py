@@ -3,20 +3,19 @@
 import asyncio
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from tests.corral_server import Corral
+from tests.typescript_sdk import installed
 
-_SCRIPT = Path(__file__).parent / "typescript"
-_BUILD = Path(__file__).parents[2] / "build" / "typescript"
+_SCRIPT = Path(__file__).parent / "typescript" / "transcript.mjs"
 
 
-async def _run(*command: str, folder: Path, **environment: str) -> str:
+async def _run(script: Path, *arguments: str, **environment: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=folder,
+        *("node", script.name, *arguments),
+        cwd=script.parent,
         env={**os.environ, **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -32,19 +31,6 @@ async def _run(*command: str, folder: Path, **environment: str) -> str:
     return output.decode()
 
 
-async def _installed() -> Path:
-    """A folder that git ignores, with the script and the SDK that its package.json names."""
-    wanted = (_SCRIPT / "package.json").read_text()
-    kept = _BUILD / "package.json"
-    if not (_BUILD / "node_modules").is_dir() or not kept.is_file() or kept.read_text() != wanted:
-        _BUILD.mkdir(parents=True, exist_ok=True)
-        kept.write_text(wanted)
-        install = ("npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts")
-        await _run(*install, folder=_BUILD)
-    shutil.copy(_SCRIPT / "transcript.mjs", _BUILD)
-    return _BUILD
-
-
 async def test_a_typescript_program_streams_a_turn_with_a_tool(corral: Corral) -> None:
     script = [
         {"text": "Let me see.", "tools": [{"name": "get_weather", "input": {"city": "Oslo"}}]},
@@ -52,10 +38,8 @@ async def test_a_typescript_program_streams_a_turn_with_a_tool(corral: Corral) -
     ]
     text = f"weather?\nscript: {json.dumps(script)}"
     printed = await _run(
-        "node",
-        "transcript.mjs",
+        await installed(_SCRIPT),
         text,
-        folder=await _installed(),
         ANTHROPIC_BASE_URL=corral.base_url,
         ANTHROPIC_API_KEY=corral.api_key,
     )
