@@ -26,8 +26,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 async def look(api: ApiClient, session_id: str) -> tuple[dict[str, Any], Facts]:
     """A session and its facts; raises `Failure` if there is none of this id."""
-    session = await require(api, session_id)
+    await require(api, session_id)
     events = await recent(api, session_id, is_step)
+    # After the events: a message that was no longer waiting then has set the session running by now.
+    session = await require(api, session_id)
     try:
         session["hands"] = (await api.get(f"/corral/v1/sessions/{session_id}/hands"))["data"]
     except Refused:
