@@ -19,7 +19,7 @@ from corral.api.app import create_app
 from corral.api.services import Services
 from corral.background.jobs import Background, PeriodicJob
 from corral.brain.brains import Brains, BrainSettings
-from corral.brain.turn import RetryPolicy
+from corral.brain.retry import RetryPolicy
 from corral.bus.postgres import PostgresBus
 from corral.hands.work import WorkQueue
 from corral.inference.messages import MessagesProvider

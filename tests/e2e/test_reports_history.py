@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.brain.turn import RetryPolicy
+from corral.brain.retry import RetryPolicy
 from corral.testing.conversation import Conversation
 from corral.testing.steps import ErrorPlan, Step, ToolCall
 from tests.corral_server import Corral, SessionUnderTest

@@ -15,7 +15,8 @@ import structlog
 from corral.brain.claims import Claim, Claims
 from corral.brain.decide import Rules
 from corral.brain.file_sources import FileReader
-from corral.brain.turn import Hands, RetryPolicy, SessionLost, Turn
+from corral.brain.retry import RetryPolicy
+from corral.brain.turn import Hands, SessionLost, Turn
 from corral.bus.hub import WAKES_TOPIC, Bus, Subscription, heed_cancellation
 from corral.inference.provider import InferenceProvider
 from corral.session.commit import LogUnavailable

@@ -6,12 +6,10 @@ strength of an old state. What has already happened outside, a model's answer, i
 """
 
 import asyncio
-import random
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Final, Protocol, assert_never
 
-import msgspec
 import psycopg
 import structlog
 
@@ -36,6 +34,7 @@ from corral.brain.decide import (
 from corral.brain.file_sources import FileReader, FileSources
 from corral.brain.model_call import Answered, Failed, Interrupted, Outcome, call_model
 from corral.brain.permission import enabled_sandbox_tools
+from corral.brain.retry import RetryPolicy
 from corral.brain.toolset import system_prompt, tool_definitions
 from corral.brain.transcript import Transcript
 from corral.bus.hub import Bus, Subscription, session_topic
@@ -63,22 +62,6 @@ class Hands(Protocol):
     async def is_held(self, session_id: str) -> bool:
         """Whether a worker holds a live lease on the session's work item."""
         ...
-
-
-class RetryPolicy(msgspec.Struct, frozen=True):
-    """How failed model requests are made again: seconds, doubling from `base` to `cap`, with jitter."""
-
-    attempts: int = 10
-    base: float = 1.0
-    cap: float = 60.0
-    longest_wish: float = 900.0
-    """The longest ``retry-after`` of a provider that is honoured."""
-
-    def delay(self, failures: int, wish: float | None) -> float:
-        """Seconds to wait after `failures` failures in a row, given the provider's own wish."""
-        backoff = min(self.cap, self.base * 2.0 ** min(failures, 30))
-        jittered = backoff * random.uniform(0.5, 1.0)  # noqa: S311  # spreads load, guards nothing
-        return max(jittered, min(wish or 0.0, self.longest_wish))
 
 
 class SessionLost(Exception):
