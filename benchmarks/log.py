@@ -1,31 +1,26 @@
-"""How fast is the session log, against a transaction per event and against the best of plain batched SQL?
+"""How fast is the session log, against the best of plain batched SQL?  ``python -m benchmarks.log``
 
-Run with ``make bench`` or ``python benchmarks/log.py [--seconds 3] [--sessions 1,16,64,256]``. All three
-write the same events to the same PostgreSQL on the same disk with fsync on, in turn, in one run; every
-appender waits until its event is durable before it appends the next. Ratios are what to read; rates vary
-with the machine.
+All contestants write the same events of 64 sessions to the same PostgreSQL; every session waits until its
+event is durable before it appends the next.
 
 - ours: `PostgresSessionLog.append`, fenced, through the group writer.
+- plain batched: one loop takes whatever is waiting and inserts it with one ``insert ... select unnest``,
+  with numbers that it was given: no fence, no gapless sequence, no session row. The second form of it
+  sends its arrays in binary, which spares the driver most of its work: the limit of what one connection
+  can do.
 - transaction per event: each session has a connection and a transaction for each event, which checks the
   epoch, takes the next sequence number and inserts.
-- plain batched: one loop takes whatever is waiting and inserts it with one ``insert ... select unnest``, with
-  numbers that it was given: no fence, no gapless sequence, no session row. The second form of it sends its
-  arrays in binary, which spares the driver most of its work: the limit of what one connection can do.
 """
 
-import argparse
 import asyncio
 import statistics
-import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Final, LiteralString
 
-import msgspec
-
+from benchmarks.table import Row, Sample, at_least, interleaved
+from benchmarks.world import World, main
 from corral.bus.hub import Hub, Subscription
 from corral.session.commit import Fence
 from corral.session.events import NewEvent
@@ -33,12 +28,50 @@ from corral.session.log import PostgresSessionLog
 from corral.session.records import NewSession, SessionRecords
 from corral.session.writer import LogWriter
 from corral.store.database import Connection, Database
-from corral.store.embedded import EmbeddedPostgres
 from corral.store.migrate import migrate
 
 _BODY = {"content": [{"type": "text", "text": "x" * 400}]}
 Append = Callable[[str, int], Awaitable[None]]
 """Appends event number `seq` (from 1) to a session and returns once it is durable."""
+Run = Callable[[Database, list[str], float], Awaitable[float]]
+"""Appends to the sessions for so many seconds; events per second."""
+
+
+_OURS = "corral"
+_BARS = {
+    "plain batched SQL": at_least(0.7),
+    "the same, its arrays in binary": None,
+    "a transaction per event": None,
+}
+
+
+async def log(world: World) -> Sequence[Row]:
+    """The rows of the question: one for each peer."""
+    async with Database(await world.database()) as database:
+        await migrate(database)
+        await database.execute(
+            "insert into environments (id, name, config)"
+            " values ('env_bench', 'bench', '{\"type\": \"cloud\"}')"
+        )
+        seconds, sessions = world.size.seconds, 2 * world.size.sessions
+
+        def contestant(run: Run) -> Sample:
+            async def sample() -> float:
+                return await run(database, await new_sessions(database, sessions), seconds)
+
+            return sample
+
+        contestants = dict(zip((_OURS, *_BARS), (ours, batched, batched_binary, transactions), strict=True))
+        taken = await interleaved(
+            {name: contestant(run) for name, run in contestants.items()}, world.size.repeats
+        )
+    rates = {name: statistics.median(samples) for name, samples in taken.items()}
+    mine = rates.pop(_OURS)
+    question = f"events into the log, {sessions} sessions"
+    return [
+        Row(question, f"{mine:,.0f}/s", f"{rate:,.0f}/s, {name}", mine / rate, _BARS[name])
+        for name, rate in rates.items()
+    ]
 
 
 class LocalBus(Hub):
@@ -54,31 +87,22 @@ class LocalBus(Hub):
         return super().subscribe(*topics, previews=previews)
 
 
-class Measured(msgspec.Struct, frozen=True):
-    """Events per second, and latencies in milliseconds."""
-
-    rate: float
-    p50: float
-    p99: float
-
-
-async def measure(append: Append, sessions: list[str], seconds: float) -> Measured:
-    """Let every session append one event after another for `seconds`."""
-    latencies: list[float] = []
-    stop = time.perf_counter() + seconds
+async def measure(append: Append, sessions: list[str], seconds: float) -> float:
+    """Let every session append one event after another for `seconds`; events per second."""
+    appended = 0
+    began = time.perf_counter()
+    stop = began + seconds
 
     async def appender(session: str) -> None:
+        nonlocal appended
         seq = 0
-        while (began := time.perf_counter()) < stop:
+        while time.perf_counter() < stop:
             seq += 1
             await append(session, seq)
-            latencies.append(time.perf_counter() - began)
+            appended += 1
 
-    began = time.perf_counter()
     await asyncio.gather(*map(appender, sessions))
-    elapsed = time.perf_counter() - began
-    cuts = statistics.quantiles(latencies, n=100)
-    return Measured(len(latencies) / elapsed, cuts[49] * 1000, cuts[98] * 1000)
+    return appended / (time.perf_counter() - began)
 
 
 def event(session: str, seq: int) -> NewEvent:
@@ -92,7 +116,7 @@ async def new_sessions(database: Database, count: int) -> list[str]:
     return [(await records.create(NewSession("env_bench", "agent_b", 1, {}), ()))["id"] for _ in range(count)]
 
 
-async def ours(database: Database, sessions: list[str], seconds: float) -> Measured:
+async def ours(database: Database, sessions: list[str], seconds: float) -> float:
     """Through the log's own group writer."""
     async with LogWriter(database, LocalBus()) as writer:
         log = PostgresSessionLog(database, writer)
@@ -103,7 +127,7 @@ async def ours(database: Database, sessions: list[str], seconds: float) -> Measu
         return await measure(append, sessions, seconds)
 
 
-async def transactions(database: Database, sessions: list[str], seconds: float) -> Measured:
+async def transactions(database: Database, sessions: list[str], seconds: float) -> float:
     """A connection per session and a transaction per event."""
     async with AsyncExitStack() as stack:
         connections: dict[str, Connection] = {}
@@ -143,9 +167,7 @@ _BATCH_BINARY: Final[LiteralString] = (
 )
 
 
-async def batched(
-    database: Database, sessions: list[str], seconds: float, *, binary: bool = False
-) -> Measured:
+async def batched(database: Database, sessions: list[str], seconds: float, *, binary: bool = False) -> float:
     """One loop, one insert per batch, and nothing else."""
     waiting: list[tuple[str, int, asyncio.Future[None]]] = []
     wanted = asyncio.Event()
@@ -188,46 +210,10 @@ async def batched(
         await connection.close()
 
 
-async def run(counts: list[int], seconds: float, folder: Path) -> None:
-    """Run all contestants for each number of sessions and print the table."""
-    async with EmbeddedPostgres(folder / "data", settings={"max_connections": "400"}) as server:
-        async with Database(server.url) as database:
-            await migrate(database)
-            await database.execute(
-                "insert into environments (id, name, config)"
-                " values ('env_bench', 'bench', '{\"type\": \"cloud\"}')"
-            )
-            print(f"{'sessions':>8}  {'contestant':<24}{'events/s':>10}{'p50 ms':>9}{'p99 ms':>9}   ours is")
-            for count in counts:
-                rows = {
-                    "ours": await ours(database, await new_sessions(database, count), seconds),
-                    "transaction per event": await transactions(
-                        database, await new_sessions(database, count), seconds
-                    ),
-                    "plain batched": await batched(database, await new_sessions(database, count), seconds),
-                    "plain batched, binary": await batched(
-                        database, await new_sessions(database, count), seconds, binary=True
-                    ),
-                }
-                for name, row in rows.items():
-                    ratio = "" if name == "ours" else f"{rows['ours'].rate / row.rate:6.2f}x"
-                    print(f"{count:>8}  {name:<24}{row.rate:>10.0f}{row.p50:>9.2f}{row.p99:>9.2f}   {ratio}")
-                    sys.stdout.flush()
-
-
-def main() -> None:
-    """Read the arguments and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--sessions", default="1,16,64,256")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="corral-bench-") as folder:
-        Path(folder).chmod(0o711)
-        counts = [int(count) for count in arguments.sessions.split(",")]
-        asyncio.run(run(counts, arguments.seconds, Path(folder)))
+async def batched_binary(database: Database, sessions: list[str], seconds: float) -> float:
+    """The same with the arrays in binary."""
+    return await batched(database, sessions, seconds, binary=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(log, __doc__)

@@ -1,109 +1,129 @@
-"""How fast does a sandbox start, against a process and against bubblewrap alone?
+"""How fast is a tool call?  ``python -m benchmarks.sandbox_start``
 
-Run with ``make bench`` or ``python benchmarks/sandbox_start.py [--rounds 30]``. Each round starts every kind
-once, in turn, so that all meet the same machine. Ratios are what to read; milliseconds vary with the machine.
+The call is ``true`` by the bash tool, as a worker makes it, in a sandbox with everything that isolates it.
 
-- fork and exec: ``true``, started and waited for.
-- bubblewrap alone: ``true`` in namespaces of its own, on the host's files.
-- program: the sandbox program as a plain process, until it says that it is ready.
-- program, first call: the same until ``true`` has been answered through bash.
-- sandbox: the program in bubblewrap with everything that isolates it, until it is ready.
-- sandbox, first call: the same until ``true`` has been answered through bash.
+- cold: no sandbox is there; the time runs until the first call is answered. The peer is bubblewrap alone with
+  namespaces of its own on the host's files, running ``bash -c true``.
+- warm: the sandbox has been started before, and this is its first call. The same peer.
+- each further call: against a bare bash that is kept and told ``true; echo`` through a pipe.
 """
 
-import argparse
 import asyncio
-import logging
 import shutil
 import statistics
 import subprocess
-import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-import structlog
-
+from benchmarks.table import Row, Sample, interleaved, milliseconds, under
+from benchmarks.world import World, main
 from corral.hands.sandbox.access import Identity
 from corral.hands.sandbox.binary import find_binary
-from corral.hands.sandbox.provider import Recipe, SandboxProvider
+from corral.hands.sandbox.provider import Recipe, Sandbox, SandboxProvider
 from corral.hands.sandbox.select import provider_named
 
-_ALONE = ("--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
+_ALONE: Final = (
+    "--unshare-all",
+    "--die-with-parent",
+    "--ro-bind",
+    "/",
+    "/",
+    "--proc",
+    "/proc",
+    "--dev",
+    "/dev",
+)
+_COLD, _WARM, _FURTHER = "first tool call, cold", "first tool call, warm", "each further tool call"
 
 
-class Clock:
-    """The milliseconds that each kind of start has taken, by its name."""
-
-    def __init__(self) -> None:
-        self.taken: dict[str, list[float]] = {}
-        self._begun = 0.0
-
-    def begin(self) -> None:
-        """Start the watch."""
-        self._begun = time.perf_counter()
-
-    def note(self, name: str) -> None:
-        """Write down what has passed since the start."""
-        self.taken.setdefault(name, []).append((time.perf_counter() - self._begun) * 1000)
-
-
-async def _command(clock: Clock, name: str, *command: str) -> None:
-    clock.begin()
-    await asyncio.to_thread(subprocess.run, command, check=True)
-    clock.note(name)
-
-
-async def _sandbox(clock: Clock, name: str, provider: SandboxProvider, workspace: Path) -> None:
-    clock.begin()
-    sandbox = await provider.provision(Recipe(session_id="benchmark", workspace=workspace))
-    clock.note(name)
-    answer = await sandbox.execute("bash", {"command": "true"})
-    clock.note(f"{name}, first call")
-    await sandbox.stop()
-    assert not answer.is_error
-
-
-async def _measure(rounds: int, folder: Path, binary: Path) -> Mapping[str, list[float]]:
-    clock = Clock()
-    providers = {"program": provider_named("process"), "sandbox": provider_named("bubblewrap")}
+async def tool_calls(world: World) -> Sequence[Row]:
+    """The rows of the questions about tool calls."""
+    binary, copied = find_binary(Identity.for_sandboxes(), None)
+    provider = provider_named("bubblewrap")
     try:
-        for provider in providers.values():
-            await provider.probe()
-        for _ in range(rounds):
-            await _command(clock, "fork and exec", "true")
-            await _command(clock, "bubblewrap alone", str(binary), *_ALONE, "true")
-            for name, provider in providers.items():
-                await _sandbox(clock, name, provider, folder / name)
+        await provider.probe()
+        return await _measure(provider, binary, world.folder / "workspace", world.size.rounds)
     finally:
-        for provider in providers.values():
-            await provider.close()
-    return clock.taken
+        await provider.close()
+        if copied is not None:
+            await asyncio.to_thread(shutil.rmtree, copied)
 
 
-def _print(taken: Mapping[str, list[float]]) -> None:
-    process, alone = (statistics.median(taken[name]) for name in ("fork and exec", "bubblewrap alone"))
-    print(f"{'':24}{'p50 ms':>10}{'p95 ms':>10}{'of a process':>15}{'of bubblewrap':>15}")
-    for name, times in taken.items():
-        middle, late = statistics.median(times), statistics.quantiles(times, n=20)[-1]
-        print(f"{name:24}{middle:10.1f}{late:10.1f}{middle / process:14.1f}x{middle / alone:14.1f}x")
+async def _measure(provider: SandboxProvider, binary: Path, workspace: Path, rounds: int) -> list[Row]:
+    kept = await provider.provision(Recipe(session_id="kept", workspace=workspace / "kept"))
+    bash = await asyncio.create_subprocess_exec(
+        "bash", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    contestants: dict[str, Sample] = {
+        "bubblewrap": lambda: _alone(binary),
+        _COLD: lambda: _cold(provider, workspace),
+        _WARM: lambda: _warm(provider, workspace),
+        "bash": lambda: _told(bash),
+        _FURTHER: lambda: _call(kept),
+    }
+    try:
+        taken = await interleaved(contestants, rounds)
+    finally:
+        bash.kill()
+        await bash.wait()
+        await kept.stop()
+    middle = {name: statistics.median(samples) for name, samples in taken.items()}
+    return [
+        _row(_COLD, middle, "bubblewrap", 2.5),
+        _row(_WARM, middle, "bubblewrap", 1.3),
+        _row(_FURTHER, middle, "bash", 1.3),
+    ]
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="How fast a sandbox starts.")
-    parser.add_argument("--rounds", type=int, default=30, help="starts of each kind (2 or more)")
-    rounds: int = parser.parse_args().rounds
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    with tempfile.TemporaryDirectory(prefix="corral-benchmark-") as folder:
-        Path(folder).chmod(0o711)
-        binary, copied = find_binary(Identity.for_sandboxes(), None)
-        try:
-            _print(asyncio.run(_measure(rounds, Path(folder), binary)))
-        finally:
-            if copied is not None:
-                shutil.rmtree(copied)
+def _row(question: str, middle: dict[str, float], peer: str, bar: float) -> Row:
+    mine, other = middle[question], middle[peer]
+    named = {"bubblewrap": "bare bwrap, bash -c", "bash": "a bare kept bash"}[peer]
+    return Row(question, milliseconds(mine), f"{milliseconds(other)}, {named}", mine / other, under(bar))
+
+
+async def _alone(binary: Path) -> float:
+    began = time.perf_counter()
+    command = [str(binary), *_ALONE, "bash", "-c", "true"]
+    await asyncio.to_thread(
+        subprocess.run, command, check=True, stdin=subprocess.DEVNULL, capture_output=True
+    )
+    return time.perf_counter() - began
+
+
+async def _cold(provider: SandboxProvider, workspace: Path) -> float:
+    began = time.perf_counter()
+    sandbox = await provider.provision(Recipe(session_id="cold", workspace=workspace / "cold"))
+    await _call(sandbox)
+    passed = time.perf_counter() - began
+    await sandbox.stop()
+    return passed
+
+
+async def _warm(provider: SandboxProvider, workspace: Path) -> float:
+    sandbox = await provider.provision(Recipe(session_id="warm", workspace=workspace / "warm"))
+    passed = await _call(sandbox)
+    await sandbox.stop()
+    return passed
+
+
+async def _call(sandbox: Sandbox) -> float:
+    began = time.perf_counter()
+    answer = await sandbox.execute("bash", {"command": "true"})
+    passed = time.perf_counter() - began
+    assert not answer.is_error, answer
+    return passed
+
+
+async def _told(bash: asyncio.subprocess.Process) -> float:
+    assert bash.stdin is not None
+    assert bash.stdout is not None
+    began = time.perf_counter()
+    bash.stdin.write(b"true; echo $?\n")
+    assert await bash.stdout.readline() == b"0\n"
+    return time.perf_counter() - began
 
 
 if __name__ == "__main__":
-    main()
+    main(tool_calls, __doc__)

@@ -1,5 +1,6 @@
 """A whole Corral in the test's own process: real HTTP, real PostgreSQL, a scripted model over HTTP."""
 
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,11 +11,13 @@ import msgspec
 from anthropic import AsyncAnthropic
 
 from corral.api.app import create_app
+from corral.api.connection import bounded
 from corral.api.services import Services
 from corral.server import listen, open_services, provider_of, serving
 from corral.settings import Brain, Inference, Settings
 from corral.store.database import Database
 from corral.testing import ScriptedModel
+from tests.conforming import conforming
 
 MODEL = "claude-sonnet-4-5"
 
@@ -110,8 +113,11 @@ async def running_corral(
     settings: Settings | None = None,
     brains: bool = True,
     port: int = 0,
+    listener: socket.socket | None = None,
 ) -> AsyncGenerator[Corral]:
-    """A server on the database; several may run on one database, as replicas do."""
+    """A server on the database, listening on a `listener` of the test's own if it is given one; several may
+    run on one database, as replicas do.
+    """
     given = settings or Settings(
         inference=Inference(
             provider="gateway",
@@ -130,7 +136,9 @@ async def running_corral(
         database = await stack.enter_async_context(Database(database_url))
         async with open_services(settings, database, provider, brains=brains) as services:
             _, api_key = await services.keys.create("api", "test")
-            async with serving(create_app(services), listen("127.0.0.1", port)) as base_url:
+            watched = stack.enter_context(conforming(create_app(services)))
+            protocol = bounded(settings.load.stalled_seconds)
+            async with serving(watched, listener or listen("127.0.0.1", port), protocol) as base_url:
                 client = AsyncAnthropic(base_url=base_url, api_key=api_key, max_retries=0)
                 async with client:
                     yield Corral(base_url, api_key, model, database, services, client, settings)

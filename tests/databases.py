@@ -20,6 +20,8 @@ select md5(concat_ws(' ',
     (select string_agg(concat_ws(',', relname, attname, atttypid, attnotnull), ';' order by relname, attnum)
      from pg_attribute join pg_class on pg_class.oid = attrelid
      where relnamespace = 'public'::regnamespace and not attisdropped),
+    (select string_agg(concat_ws(',', conname, pg_get_constraintdef(oid)), ';' order by conname, oid)
+     from pg_constraint where connamespace = 'public'::regnamespace),
     (select string_agg(concat_ws(',', tgname, tgenabled), ';' order by tgname)
      from pg_trigger where not tgisinternal),
     (select string_agg(proname, ';' order by proname)

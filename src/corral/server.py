@@ -1,13 +1,13 @@
-"""The composition root: from settings and a database to a server that answers, and back to nothing.
+"""The composition root: from settings and a database to services, and back to nothing.
 
-Everything is opened here in the order of its dependencies and closed in the reverse order. Streams end first,
-since an HTTP server does not close while one is open.
+Everything is opened here in the order of its dependencies and closed in the reverse order. How a server lives
+from its start to its end is told in `corral.lifetime`.
 """
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -15,37 +15,65 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from corral.api.app import create_app
+from corral.api.admission import Admission, Backlog, Places
+from corral.api.connection import BoundedProtocol
+from corral.api.rate_limits import RateLimits
 from corral.api.services import Services
 from corral.background.jobs import Background, PeriodicJob
 from corral.brain.brains import Brains, BrainSettings
+from corral.brain.claims import EnvironmentBounds
 from corral.brain.retry import RetryPolicy
+from corral.brain.web_tools import WebOffer
+from corral.bus.hub import DREAMS_TOPIC, WEBHOOKS_TOPIC
 from corral.bus.postgres import PostgresBus
+from corral.gateway.client import gateway_client
+from corral.gateway.secret_backends import open_backend
 from corral.hands.work import WorkQueue
 from corral.inference.messages import MessagesProvider
+from corral.inference.model_list import ModelList, ModelSource
+from corral.inference.prices import PriceTable, price_table
 from corral.inference.provider import InferenceProvider
 from corral.resources.agent_memory import AgentMemory
 from corral.resources.agents import Agents
-from corral.resources.blobs import Sweeper
+from corral.resources.audit import AuditTrail
 from corral.resources.deployment_runs import DeploymentRuns
 from corral.resources.deployments import Deployments
+from corral.resources.dream_pipeline import DreamPipeline
+from corral.resources.dream_start import DreamLimits
+from corral.resources.dreams import Dreams
 from corral.resources.environments import Environments
 from corral.resources.file_services import open_file_services
 from corral.resources.keys import Keys
+from corral.resources.repositories import AttachedRepositories
+from corral.resources.sandbox_plans import SandboxPlans
 from corral.resources.session_creation import SessionCreation
+from corral.resources.skill_references import SkillReach
+from corral.resources.skills import Skills
+from corral.resources.user_profiles import UserProfiles
 from corral.resources.vaults import Vaults
+from corral.resources.webhook_services import open_webhooks
 from corral.session.service import Sessions
 from corral.session.writer import LogWriter
-from corral.settings import Inference, Settings, Vault
+from corral.settings import Dreams as DreamSettings
+from corral.settings import Gateway, Inference, Load, Settings, Vault
 from corral.store.database import Database
 from corral.vault import rows as secret_rows
+from corral.vault.backends.backend import SecretBackend
+from corral.vault.keeping import Keeper, remove_dropped
 from corral.vault.keys import PublicKey
 
 _CLAUDE_API: Final = "https://api.anthropic.com"
 _SCHEDULES_CRON: Final = "* * * * * */10"
 """How often to look for deployments whose time has come; they may start some seconds after it."""
+_MINUTELY_CRON: Final = "* * * * *"
+_PRUNING_CRON: Final = "17 3 * * *"
+_WEBHOOKS_CRON: Final = "* * * * * */5"
+"""How often to look for webhook events to send again; new ones announce themselves."""
+_HOURLY_CRON: Final = "41 * * * *"
+_DREAMS_CRON: Final = "* * * * * */2"
+"""How often to look after dreams whose model took its time."""
 _GRACE_SECONDS: Final = 2
-"""What requests in flight get to finish in when the server stops."""
+"""What requests in flight get to finish in once the server answers no more."""
 
 _log = structlog.get_logger(__name__)
 
@@ -63,12 +91,68 @@ def provider_of(inference: Inference) -> MessagesProvider:
     )
 
 
+def prices_of(inference: Inference) -> PriceTable:
+    """The list prices that the settings come to. Blocking: it may read a file."""
+    return price_table(
+        inference.prices,
+        inference.prices_file,
+        session_hour=inference.session_hour_price,
+        thousand_web_searches=inference.web_searches_price,
+    )
+
+
 def retry_policy(inference: Inference) -> RetryPolicy:
     """How model requests are repeated, from the settings."""
     return RetryPolicy(
         attempts=inference.max_retries + 1,
         base=inference.retry_backoff_seconds,
         cap=inference.retry_backoff_max_seconds,
+    )
+
+
+def brain_settings(settings: Settings, prices: PriceTable) -> BrainSettings:
+    """How brains work, from the settings."""
+    brain = settings.brain
+    return BrainSettings(
+        concurrency=brain.concurrency,
+        bounds=EnvironmentBounds(brain.sessions_per_environment, brain.sessions_by_environment),
+        lease_seconds=brain.lease_seconds,
+        retry=retry_policy(settings.inference),
+        prices=prices,
+        web=web_offer(settings.gateway),
+    )
+
+
+def web_offer(gateway: Gateway) -> WebOffer:
+    """The web tools that agents may have, from the settings. What the gateway runs needs one."""
+    offer = WebOffer(fetch=gateway.web_fetch, search=gateway.search)
+    if gateway.url is None and (offer.fetch or offer.search == "endpoint"):
+        _log.warning("web tools are off: they need a gateway (gateway.url)", search=offer.search)
+        return WebOffer(search="provider" if offer.search == "provider" else "none")
+    return offer
+
+
+def admission_of(load: Load, database: Database, writer: LogWriter) -> Admission:
+    """The bounds on what a server takes on, from the settings."""
+    return Admission(
+        Places("requests", load.max_requests, load.max_requests_per_key),
+        Places("streams", load.max_streams, load.max_streams_per_key),
+        Backlog(
+            database,
+            lambda: writer.queued,
+            most_queued=load.max_queued_commits,
+            most_sessions=load.max_waiting_sessions,
+        ),
+    )
+
+
+def dream_limits(dreams: DreamSettings) -> DreamLimits:
+    """The bounds of dreams, from the settings."""
+    return DreamLimits(
+        concurrency=dreams.concurrency,
+        timeout=dreams.timeout_seconds,
+        store_bytes=dreams.max_store_bytes,
+        reading=dreams.max_reading_characters,
     )
 
 
@@ -91,14 +175,26 @@ async def sealing_key(vault: Vault, database: Database) -> PublicKey | None:
 
 @asynccontextmanager
 async def open_services(
-    settings: Settings, database: Database, provider: InferenceProvider, *, brains: bool = True
+    settings: Settings, database: Database, provider: InferenceProvider | None, *, brains: bool = True
 ) -> AsyncGenerator[Services]:
-    """The services of one server on `database`, with brains at work unless told otherwise."""
-    async with PostgresBus(database) as bus, LogWriter(database, bus) as writer:
-        sessions = Sessions(database, writer, bus)
+    """The services of one server on `database`, with brains at work unless told otherwise.
+
+    Brains need a `provider`; without them it serves the list of models alone.
+    """
+    async with (
+        PostgresBus(database) as bus,
+        LogWriter(database, bus) as writer,
+        open_webhooks(database, settings.webhooks) as webhooks,
+        gateway_client(settings.gateway, database) as gateway,
+        open_backend(settings.secret_manager) as backend,
+    ):
+        prices = await asyncio.to_thread(prices_of, settings.inference)
+        sessions = Sessions(database, writer, bus, session_hour=prices.session_hour)
         work = WorkQueue(database, bus)
-        stored = await open_file_services(database, settings.files)
-        vaults = Vaults(database, await sealing_key(settings.vault, database))
+        key = await sealing_key(settings.vault, database)
+        repositories = AttachedRepositories(key, settings.gateway.git_hosts)
+        stored = await open_file_services(database, settings.files, repositories)
+        vaults = Vaults(database, Keeper(key, backend))
         agents, environments = Agents(database), Environments(database)
         creation = SessionCreation(
             agents=agents,
@@ -108,7 +204,21 @@ async def open_services(
             vaults=vaults,
             sessions=sessions,
             work=work,
+            prices=prices,
         )
+        at_work = None
+        if brains:
+            assert provider is not None
+            at_work = Brains(
+                database=database,
+                log=sessions.log,
+                bus=bus,
+                provider=provider,
+                hands=work,
+                files=stored.sources,
+                gateway=gateway,
+                settings=brain_settings(settings, prices),
+            )
         services = Services(
             agents=agents,
             environments=environments,
@@ -120,47 +230,73 @@ async def open_services(
             sources=stored.sources,
             session_resources=stored.session_resources,
             session_creation=creation,
+            sandbox_plans=SandboxPlans(
+                database, sessions, settings.gateway.egress_address, settings.gateway.package_hosts
+            ),
             deployments=Deployments(database, agents, creation),
             deployment_runs=DeploymentRuns(database, creation),
+            models=ModelList(
+                provider if isinstance(provider, ModelSource) else None,
+                prices=prices,
+                aliases=settings.inference.models,
+                timeout=settings.inference.models_timeout_seconds,
+            ),
             memory=AgentMemory(database),
             vaults=vaults,
+            webhooks=webhooks,
+            gateway=gateway,
+            user_profiles=UserProfiles(database),
+            dreams=Dreams(database, bus),
+            skills=Skills(database, stored.blobs),
+            skill_reach=SkillReach(database),
+            audit=AuditTrail(database, settings.server.audit_days),
+            brains=at_work,
+            admission=admission_of(settings.load, database, writer),
+            limits=RateLimits(settings.server.reads_per_minute, settings.server.writes_per_minute),
             strict_beta=settings.server.strict_beta,
             stream_padding=settings.server.stream_padding_bytes,
         )
-        if not brains:
+        if at_work is None:
             yield services
             return
+        await webhooks.declare(settings.webhooks)
+        dreaming = DreamPipeline(database, sessions, bus, dream_limits(settings.dreams))
         async with (
-            Sweeper(stored.blobs),
             Background(
                 database,
-                [PeriodicJob("corral.schedules", _SCHEDULES_CRON, services.deployment_runs.start_due)],
+                [
+                    PeriodicJob("corral.schedules", _SCHEDULES_CRON, services.deployment_runs.start_due),
+                    PeriodicJob("corral.blobs", _MINUTELY_CRON, stored.blobs.tidy),
+                    PeriodicJob("corral.audit_pruning", _PRUNING_CRON, services.audit.prune),
+                    PeriodicJob(
+                        "corral.webhooks", _WEBHOOKS_CRON, webhooks.deliveries.deliver_due, WEBHOOKS_TOPIC
+                    ),
+                    PeriodicJob("corral.dreams", _DREAMS_CRON, dreaming.advance, DREAMS_TOPIC),
+                    PeriodicJob("corral.webhook_pruning", _HOURLY_CRON, webhooks.deliveries.prune),
+                    *_removals(database, backend),
+                ],
+                bus,
             ),
-            Brains(
-                database=database,
-                log=sessions.log,
-                bus=bus,
-                provider=provider,
-                hands=work,
-                files=stored.sources,
-                settings=BrainSettings(
-                    concurrency=settings.brain.concurrency,
-                    lease_seconds=settings.brain.lease_seconds,
-                    retry=retry_policy(settings.inference),
-                ),
-            ),
+            at_work,
         ):
             yield services
+
+
+def _removals(database: Database, backend: SecretBackend | None) -> list[PeriodicJob]:
+    """The job that removes from a secret manager what nothing refers to any more."""
+    if backend is None:
+        return []
+    return [PeriodicJob("corral.secret_removals", _MINUTELY_CRON, lambda: remove_dropped(database, backend))]
 
 
 class HttpServer(uvicorn.Server):
     """uvicorn on a socket of ours, without its signal handlers: whoever runs us owns the signals."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, protocol: type[BoundedProtocol]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -202,10 +338,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listener: socket.socket) -> AsyncGenerator[str]:
+async def serving(
+    app: ASGIApp, listener: socket.socket, protocol: type[BoundedProtocol] = BoundedProtocol
+) -> AsyncGenerator[str]:
     """Serve `app` on `listener`; yields the base URL once requests are answered."""
     host, port = listener.getsockname()[:2]
-    server = HttpServer(app)
+    server = HttpServer(app, protocol)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     starting = asyncio.create_task(server.up.wait())
     try:
@@ -218,37 +356,3 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncGenerator[str]:
         server.should_exit = True
         await task
         listener.close()
-
-
-async def run_server(
-    settings: Settings,
-    database: Database,
-    *,
-    host: str,
-    port: int,
-    on_ready: Callable[[str], Awaitable[None]],
-    stop: asyncio.Event,
-) -> None:
-    """Serve until `stop` is set; returns after everything is closed.
-
-    `on_ready` is told the base URL as soon as requests are answered. Raises OSError if the address cannot be
-    listened on.
-    """
-    listener = listen(host, port)
-    provider = provider_of(settings.inference)
-    warming = asyncio.create_task(provider.warm())
-    try:
-        async with open_services(settings, database, provider) as services:
-            warming.add_done_callback(lambda _: services.warm.set())
-            if settings.server.api_key is not None:
-                await services.keys.ensure("api", settings.server.api_key.reveal(), "server.api_key")
-            async with serving(create_app(services), listener) as base_url:
-                await on_ready(base_url)
-                await stop.wait()
-                _log.info("stopping")
-                services.closing.set()
-    finally:
-        listener.close()
-        warming.cancel()
-        await asyncio.gather(warming, return_exceptions=True)
-        await provider.close()

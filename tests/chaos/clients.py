@@ -27,16 +27,19 @@ class ChaosClient:
 
     async def _turn(self, number: int) -> None:
         token = f"{self.name}-{number}"
+        script = msgspec.json.encode({"steps": self.steps(token), "run": token}).decode()
+        text = f"turn {token}\nscript: {script}"
+        await self._send(text)
+        self.stops.append(await self._until_idle(text))
+
+    def steps(self, token: str) -> list[dict[str, Any]]:
+        """What the model plays in the turn of this name. Each call leaves a line that no other one does."""
         calls = [f"echo {token}-{call} >> ran.log; sleep 0.0{call}" for call in range(1, 4)]
-        steps: list[dict[str, Any]] = [
+        return [
             {"thinking": "hm", "text": "first", "tools": [_bash(calls[0]), _bash(calls[1])], "chunk_ms": 5},
             {"text": "then", "tools": [_bash(calls[2])], "delay_ms": 30},
             {"text": f"done {token}", "delay_ms": 30},
         ]
-        script = msgspec.json.encode({"steps": steps, "run": token}).decode()
-        text = f"turn {token}\nscript: {script}"
-        await self._send(text)
-        self.stops.append(await self._until_idle(text))
 
     async def _send(self, text: str) -> None:
         """Send once: after an answer that never came, look whether the message had arrived."""

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from corral.inference.messages import import_client
-from corral.server import run_server
+from corral.lifetime import run_server
 from corral.settings import Brain, Files, Inference, Settings
 from corral.store.database import Database
 from corral.telemetry.logs import configure_logs

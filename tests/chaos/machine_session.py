@@ -7,7 +7,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from corral.session.state import TOOL_RESULTS, TOOL_USES
+from corral.session.calls import TOOL_RESULTS, TOOL_USES
 from tests.chaos.machine_world import Row, World
 
 Event = dict[str, Any]

@@ -16,23 +16,13 @@ from msgspec import structs
 from starlette.types import ASGIApp
 
 from corral.api.app import create_app
+from corral.api.connection import BoundedProtocol
 from corral.api.services import Services
-from corral.bus.postgres import PostgresBus
-from corral.hands.work import WorkQueue
-from corral.resources.agent_memory import AgentMemory
-from corral.resources.agents import Agents
-from corral.resources.deployment_runs import DeploymentRuns
-from corral.resources.deployments import Deployments
-from corral.resources.environments import Environments
-from corral.resources.file_services import open_file_services
-from corral.resources.keys import Keys
-from corral.resources.session_creation import SessionCreation
-from corral.resources.vaults import Vaults
-from corral.session.service import Sessions
-from corral.session.writer import LogWriter
-from corral.settings import Files
+from corral.server import open_services, provider_of
+from corral.settings import Files, Gateway, Server, Settings, Vault
 from corral.store.database import Database
 from corral.vault.keys import PrivateKey, PublicKey
+from tests.conforming import conforming
 from tests.e2e.conftest import corral as corral
 from tests.e2e.conftest import model as model
 
@@ -41,11 +31,14 @@ VAULT_KEY = PrivateKey.generate()
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncGenerator[str]:
+async def serving(app: ASGIApp, *, http: type[BoundedProtocol] = BoundedProtocol) -> AsyncGenerator[str]:
     """The base URL of a server that serves an app on a free port of the loopback."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(app, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=5)
+    listener.listen()  # who connects before the server is up waits
+    config = uvicorn.Config(
+        app, http=http, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=5
+    )
     server = uvicorn.Server(config)
     # `_serve` is `serve` without the signal handlers, which belong to the test runner here.
     task = asyncio.create_task(server._serve([listener]))  # pyright: ignore[reportPrivateUsage]
@@ -122,49 +115,28 @@ async def running(
     strict_beta: bool = False,
     files: Files | None = None,
     vault_key: PublicKey | None = VAULT_KEY.public,
+    gateway_url: str | None = None,
 ) -> AsyncGenerator[Api]:
     """The API on a database, without a brain: sessions take events and nobody answers them.
 
     Files lie in a folder that is gone afterwards, unless `files` names another.
     """
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(PostgresBus(database))
-        writer = await stack.enter_async_context(LogWriter(database, bus))
         folder = stack.enter_context(TemporaryDirectory(prefix="corral-test-files-"))
-        settings = files or Files()
-        if settings.store is None:
-            settings = structs.replace(settings, store=folder)
-        stored = await open_file_services(database, settings)
-        vaults = Vaults(database, vault_key)
-        agents, environments = Agents(database), Environments(database)
-        work, sessions = WorkQueue(database, bus), Sessions(database, writer, bus)
-        creation = SessionCreation(
-            agents=agents,
-            environments=environments,
-            sources=stored.sources,
-            session_resources=stored.session_resources,
-            vaults=vaults,
-            sessions=sessions,
-            work=work,
+        given = files or Files()
+        if given.store is None:
+            given = structs.replace(given, store=folder)
+        settings = Settings(
+            server=Server(strict_beta=strict_beta),
+            files=given,
+            vault=Vault(public_key=vault_key.text if vault_key is not None else None),
+            gateway=Gateway(url=gateway_url),
         )
-        services = Services(
-            agents=agents,
-            environments=environments,
-            work=work,
-            keys=Keys(database),
-            sessions=sessions,
-            files=stored.files,
-            outputs=stored.outputs,
-            sources=stored.sources,
-            session_resources=stored.session_resources,
-            session_creation=creation,
-            deployments=Deployments(database, agents, creation),
-            deployment_runs=DeploymentRuns(database, creation),
-            memory=AgentMemory(database),
-            vaults=vaults,
-            strict_beta=strict_beta,
-        )
-        base_url = await stack.enter_async_context(serving(create_app(services)))
+        provider = provider_of(settings.inference)
+        stack.push_async_callback(provider.close)
+        services = await stack.enter_async_context(open_services(settings, database, provider, brains=False))
+        watched = stack.enter_context(conforming(create_app(services)))
+        base_url = await stack.enter_async_context(serving(watched))
         stack.callback(services.closing.set)
         _, key = await services.keys.create("api", "test")
         sdk = await stack.enter_async_context(

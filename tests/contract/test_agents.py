@@ -158,15 +158,21 @@ async def test_what_does_not_exist_is_not_found(api: Api) -> None:
         ({"tools": [{**TOOLSET, "configs": [{"name": "bash"}] * 2}]}, "tools[0].configs[1].name"),
         ({"tools": [{"type": "mcp_toolset", "mcp_server_name": "x"}]}, "is not in mcp_servers"),
         ({"mcp_servers": [{"type": "url", "name": "x", "url": "https://x.example"}]}, "no mcp_toolset"),
-        ({"skills": [{"type": "custom", "skill_id": "skill_1"}]}, "skills[0].skill_id: skill skill_1 not"),
-        ({"multiagent": {"type": "coordinator", "agents": []}}, "multiagent: multiagent is not supported"),
+        (
+            {
+                "skills": [{"type": "custom", "skill_id": "skill_1"}],
+                "tools": [{"type": "agent_toolset_20260401"}],
+            },
+            "skills[0].skill_id: skill skill_1 not",
+        ),
+        ({"multiagent": {"type": "coordinator", "agents": []}}, "multiagent.agents: must hold 1 to 20"),
     ],
 )
 async def test_a_bad_agent_is_refused_with_the_path_of_the_field(
     api: Api, fields: dict[str, Any], message: str
 ) -> None:
     response = await api.post("/v1/agents", {"name": "A", "model": "m", **fields})
-    assert response.status_code == (404 if "skills" in fields else 400)
+    assert response.status_code == 400
     assert message in response.json()["error"]["message"]
     assert (await api.get("/v1/agents")).json()["data"] == []
 

@@ -163,7 +163,7 @@ REFUSED_FIELDS: list[tuple[dict[str, Any], int, str]] = [
     (
         {"initial_events": [{"type": "user.define_outcome", "description": "d", "rubric": {}}]},
         400,
-        "outcomes are not supported",
+        "initial_events[0].rubric",
     ),
     ({"initial_events": [{"type": "user.message", "content": []}]}, 400, "initial_events[0].content"),
     ({"agent": {"type": "agent_with_overrides", "id": "agent_01"}}, 400, "agent.type"),

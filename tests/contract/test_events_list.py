@@ -1,6 +1,8 @@
 """Listing events: filters, order, cursors, what waits comes last (contract sections 2.3 and 10.9)."""
 
 import asyncio
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -44,6 +46,31 @@ async def test_events_are_found_by_type_time_and_order(corral: Corral) -> None:
     within = await session.events(created_at_gte=at, created_at_lt=every[-1].processed_at, order="desc")
     expected = [e.id for e in every if at <= e.processed_at < every[-1].processed_at]
     assert [e.id for e in within] == expected[::-1]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_filters_of_a_list_of_events_hold_all_at_once_on_pages_of_any_size(
+    corral: Corral, order: Any
+) -> None:
+    session = await three_turns(corral)
+    every = await session.events(order=order)
+    moments = sorted(event.processed_at for event in every)
+    early, late = moments[len(moments) // 4], moments[-len(moments) // 4]
+    kinds: list[Any] = ["user.message", "session.status_idle", "span.model_request_end"]
+    bounds: list[tuple[dict[str, Any], Callable[[datetime], bool]]] = [
+        ({}, lambda at: True),
+        ({"created_at_gt": early}, lambda at: at > early),
+        ({"created_at_gte": early, "created_at_lte": late}, lambda at: early <= at <= late),
+        ({"created_at_gt": early, "created_at_lt": late}, lambda at: early < at < late),
+        ({"created_at_gt": late, "created_at_lt": early}, lambda at: False),
+    ]
+    for times, holds in bounds:
+        for types in (None, kinds):
+            expected = [e.id for e in every if holds(e.processed_at) and (not types or e.type in types)]
+            for limit in (1, 3, 1000):
+                query = times if types is None else {**times, "types": types}
+                found = await session.events(order=order, limit=limit, **query)
+                assert [event.id for event in found] == expected, (times, types, limit)
 
 
 async def test_times_never_go_back_and_ids_are_never_used_twice(corral: Corral) -> None:

@@ -150,7 +150,7 @@ BAD: list[tuple[Any, str]] = [
     ({"type": "user.custom_tool_result", "custom_tool_use_id": UNKNOWN}, "events[1].custom_tool_use_id"),
     ({"type": "user.custom_tool_result", "tool_use_id": UNKNOWN}, "events[1]"),
     ({"type": "user.tool_result", "tool_use_id": UNKNOWN}, "events[1].type: user.tool_result"),
-    ({"type": "user.define_outcome", "description": "x"}, 'events[1].type: "user.define_outcome"'),
+    ({"type": "user.define_outcome", "description": "x"}, "events[1].rubric: Field required"),
     ({"type": "system.message", "content": []}, "events[1].content"),
     ({"type": "system.message", "content": [{"type": "text", "text": "x"}] * 1001}, "events[1].content"),
     (

@@ -7,9 +7,6 @@ from typing import Any
 import httpx
 import pytest
 
-from corral.api.app import ROUTES
-from corral.api.principals import ApiKey, EnvironmentKey, PoolKey, WorkToken
-
 from .conftest import Api
 
 
@@ -317,50 +314,6 @@ async def test_a_waiting_poll_ends_when_the_server_closes(api: Api) -> None:
     api.services.closing.set()
     async with asyncio.timeout(3):
         assert (await polling).json() is None
-
-
-def test_every_route_says_who_may_call_it_and_only_liveness_is_open() -> None:
-    assert [route.path for route in ROUTES if not route.callers] == ["/healthz", "/readyz"]
-    table = {(route.method, route.path): route.callers for route in ROUTES}
-    assert len(table) == len(ROUTES)
-    workers = {
-        f"{method} {path}": sorted(kind.__name__ for kind in callers)
-        for (method, path), callers in table.items()
-        if callers - {ApiKey}
-    }
-    everyone = ["ApiKey", "EnvironmentKey", "PoolKey", "WorkToken"]
-    holders = [kind.__name__ for kind in (EnvironmentKey, PoolKey, WorkToken)]
-    writers = ["ApiKey", "WorkToken"]
-    work, session = "/v1/environments/{environment_id}/work", "/v1/sessions/{session_id}"
-    store = "/v1/memory_stores/{memory_store_id}"
-    assert workers == {
-        "GET /v1/environments/{environment_id}": everyone,
-        f"GET {work}/poll": ["EnvironmentKey"],
-        f"GET {work}/stats": ["ApiKey", "EnvironmentKey"],
-        f"GET {work}": ["EnvironmentKey"],
-        f"POST {work}/{{work_id}}/ack": holders,
-        # Whoever held an item may learn that the lease is lost, and say that it has stopped.
-        f"POST {work}/{{work_id}}/heartbeat": sorted([*holders, "FormerWorkToken"]),
-        f"POST {work}/{{work_id}}/stop": sorted([*everyone, "FormerWorkToken"]),
-        "GET /corral/v1/work/poll": ["PoolKey"],
-        "POST /corral/v1/work/release": ["EnvironmentKey", "PoolKey"],
-        "POST /corral/v1/sessions/{session_id}/calls/{tool_use_id}/begin": ["WorkToken"],
-        "GET /corral/v1/sessions/{session_id}/files/{file_id}/content": ["WorkToken"],
-        "POST /corral/v1/sessions/{session_id}/outputs": ["WorkToken"],
-        f"GET {session}/resources": everyone,
-        f"GET {session}": everyone,
-        f"GET {session}/events": everyone,
-        f"POST {session}/events": everyone,
-        f"GET {session}/events/stream": everyone,
-        f"GET {session}/threads": everyone,
-        f"GET {session}/threads/{{thread_id}}": everyone,
-        f"GET {session}/threads/{{thread_id}}/events": everyone,
-        f"GET {session}/threads/{{thread_id}}/stream": everyone,
-        f"GET {store}": writers,
-        f"GET {store}/memories": writers,
-        f"POST {store}/memories": writers,
-        **{f"{verb} {store}/memories/{{memory_id}}": writers for verb in ("GET", "POST", "PATCH", "DELETE")},
-    }
 
 
 async def test_events_are_sent_and_listed_with_types_and_cursor(api: Api) -> None:

@@ -76,6 +76,15 @@ async def test_a_confirmed_call_runs_and_its_result_reaches_the_model(corral: Co
     assert await last_message(session) == "they said: a.txt"
 
 
+async def test_a_verdict_and_the_result_may_come_in_one_request(corral: Corral) -> None:
+    session, idle, ids = await calling(corral, LS, bash="always_ask")
+    denied = (verdict(ids["bash"], "deny"), output(ids["bash"]))
+    await refused(session.sends(*denied), "events[1].tool_use_id", "not allowed to run")
+    await session.sends(verdict(ids["bash"], "allow"), output(ids["bash"]))
+    await end_of_turn(session, idle)
+    assert await last_message(session) == "they said: a.txt"
+
+
 async def test_a_result_for_a_call_that_nobody_allowed_is_refused(corral: Corral) -> None:
     session, idle, ids = await calling(corral, LS, bash="always_ask")
     await refused(session.sends(output(ids["bash"])), "events[0].tool_use_id", "not allowed to run")

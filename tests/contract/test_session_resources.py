@@ -208,7 +208,8 @@ async def test_a_self_hosted_environment_takes_no_files(api: Api) -> None:
             "memory store memstore_01x not found",
             404,
         ),
-        ({"type": "github_repository", "url": "https://github.com/a/b"}, "not supported by this server", 400),
+        ({"type": "github_repository", "url": "http://github.com/a/b"}, "resources[0].url", 400),
+        ({"type": "github_repository", "url": "https://git.example/a/b"}, "gateway.git_hosts", 400),
         ({"type": "folder"}, '"folder" is not a valid value', 400),
         ({"type": "file"}, "resources[0].file_id: Field required", 400),
         ({"type": "file", "file_id": "file_1", "mode": "rw"}, "resources[0].mode: Extra inputs", 400),
@@ -225,10 +226,20 @@ async def test_what_cannot_be_attached_is_refused_by_name(
     )
 
 
-async def test_only_files_can_be_added_to_a_session_that_exists(api: Api) -> None:
+async def test_a_memory_store_cannot_be_added_to_a_session_that_exists(api: Api) -> None:
     session = await create(api)
-    body = {"type": "github_repository", "url": "https://github.com/a/b"}
+    body = {"type": "memory_store", "memory_store_id": "memstore_01x"}
     assert (await api.post(f"/v1/sessions/{session.id}/resources", body)).status_code == 400
+
+
+async def test_a_repository_is_attached_with_a_token_that_is_never_shown(api: Api) -> None:
+    session = await create(api)
+    body = {"type": "github_repository", "url": "https://github.com/a/b", "authorization_token": "ghs_x"}
+    made = await api.post(f"/v1/sessions/{session.id}/resources", body)
+    assert (made.status_code, made.json()["mount_path"]) == (200, "/workspace/b")
+    path = f"/v1/sessions/{session.id}/resources/{made.json()['id']}"
+    changed = await api.post(path, {"authorization_token": "ghs_y"})
+    assert (changed.status_code, "ghs_" in changed.text + made.text) == (200, False)
 
 
 async def test_a_file_has_no_token_to_rotate(api: Api) -> None:

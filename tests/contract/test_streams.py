@@ -131,6 +131,22 @@ async def test_a_stream_ends_with_the_deletion_of_its_session(api: Api) -> None:
             assert undocumented(FRAME.validate_python(event)) == []
 
 
+async def test_a_stream_of_the_primary_thread_ends_with_its_session(api: Api) -> None:
+    deleted, archived = await api.session(), await api.session()
+    threads = api.sdk.beta.sessions.threads
+    for session, last in ((deleted, "session.deleted"), (archived, "session.status_terminated")):
+        [thread] = (await threads.list(session["id"])).data
+        stream = await threads.events.stream(thread.id, session_id=session["id"])
+        await rename(api, session, "last words")
+        if session is deleted:
+            await api.sdk.beta.sessions.delete(session["id"])
+        else:
+            await api.sdk.beta.sessions.archive(session["id"])
+        types = [event.type async for event in stream]
+        assert types[-1] == last
+        assert types.count(last) == 1
+
+
 async def test_a_stream_ends_after_the_session_is_archived(api: Api) -> None:
     session = await api.session()
     async with on(api, session) as reader:

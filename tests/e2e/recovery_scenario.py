@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
+from corral.session.calls import TOOL_RESULTS, TOOL_USES, Call
 from corral.session.events import Event
 from corral.session.sending import SendAuthority
 from corral.session.service import Sessions
-from corral.session.state import TOOL_RESULTS, TOOL_USES, Call, SessionState, fold_all
+from corral.session.state import SessionState, fold_all
+from corral.session.thread_state import ThreadState
 from corral.store.database import Database
 from corral.testing import ScriptedModel
 from corral.wire.events import ClientEvent
@@ -107,9 +109,11 @@ class Client:
         return False
 
     def _open_call(self, judged: Sequence[str]) -> Call | None:
-        if self.state.request is not None:
+        if self.state.lead.request is not None:
             return None
-        return next((call for call in self.state.calls if call.id not in judged and not call.denied), None)
+        return next(
+            (call for call in self.state.lead.calls if call.id not in judged and not call.denied), None
+        )
 
     async def _answer(self, call: Call) -> None:
         use = next(event for event in self.events if event.id == call.id)
@@ -125,12 +129,14 @@ class Client:
     async def _speak(self) -> bool:
         said = [event.body["content"][0]["text"] for event in self.events if event.type == "user.message"]
         turn = sum(text.startswith("turn ") for text in said) - 1
-        resting = self.state.status == "idle" and self.state.request is None and not self.state.pending
-        begun = {event.id: event.seq for event in self.events}.get(self.state.request or "", 0)
+        resting = (
+            self.state.status == "idle" and self.state.lead.request is None and not self.state.lead.pending
+        )
+        begun = {event.id: event.seq for event in self.events}.get(self.state.lead.request or "", 0)
         if turn == STEERED and STEERING not in said and (resting or begun > self.since):
             await self._say(STEERING)
             self.model.release("steered")
-        elif turn == INTERRUPTED and self.state.request is not None:
+        elif turn == INTERRUPTED and self.state.lead.request is not None:
             await self._send(type="user.interrupt")
         elif resting and turn + 1 < len(TURNS):
             await self._say(opening(turn + 1))
@@ -191,7 +197,7 @@ async def rows(database: Database, session_id: str) -> list[dict[str, Any]]:
     """A session's events as they are stored."""
     return await database.fetch(
         "select seq, id, thread_id, type, body::text as body, private::text as private, resolves,"
-        " processed_at from events where session_id = %s order by seq",
+        " processed_at, crossposted from events where session_id = %s order by seq",
         (session_id,),
     )
 
@@ -232,8 +238,8 @@ async def put_copy(
         async with connection.cursor() as cursor:
             await cursor.executemany(
                 "insert into events (session_id, seq, id, thread_id, type, body, private, resolves,"
-                " processed_at) values (%(session)s, %(seq)s, %(id)s, %(thread_id)s, %(type)s, %(body)s,"
-                " %(private)s, %(resolves)s, %(processed_at)s)",
+                " processed_at, crossposted) values (%(session)s, %(seq)s, %(id)s, %(thread_id)s, %(type)s,"
+                " %(body)s, %(private)s, %(resolves)s, %(processed_at)s, %(crossposted)s)",
                 [{**event, "session": session_id} for event in prefix],
             )
             await cursor.executemany(
@@ -244,7 +250,18 @@ async def put_copy(
                     for n, event in enumerate(inputs, 1)
                 ],
             )
+            if len(state.threads) > 1:
+                await cursor.executemany(
+                    "insert into threads (session_id, id, parent_thread_id, agent, status, running_since,"
+                    " created_at, updated_at) values (%s, %s, %s, %s, %s, %s, now(), now())",
+                    [_thread(session_id, thread) for thread in state.threads.values()],
+                )
         await connection.execute("insert into wakes (session_id) values (%s)", (session_id,))
+
+
+def _thread(session_id: str, thread: ThreadState) -> tuple[Any, ...]:
+    agent = None if thread.agent is None else msgspec.json.encode(thread.agent).decode()
+    return session_id, thread.id, thread.parent, agent, thread.status, thread.running_since
 
 
 def _event(row: dict[str, Any]) -> Event:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import sysconfig
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+import corral
 from corral.hands.sandbox.process import ProcessProvider
 from corral.hands.sandbox.provider import Recipe, Sandbox, SandboxProvider, ToolOutput
 from corral.hands.worker import run_worker
@@ -128,8 +130,14 @@ async def for_environment(
 
 
 @asynccontextmanager
-async def worker_process(settings: WorkerSettings) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """`corral worker` as a process of its own, ready; killed at the end if it still lives."""
+async def worker_process(
+    settings: WorkerSettings, user: int | None = None
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """`corral worker` as a process of its own, ready; killed at the end if it still lives.
+
+    user: which one it runs as (and the group of the same number); by default the test's own.
+    """
+    python, environment = (sys.executable, {}) if user is None else python_for_all()
     assert settings.pool_key is not None
     given: Mapping[str, str] = {
         "CORRAL_WORKER__BASE_URL": str(settings.base_url),
@@ -138,11 +146,14 @@ async def worker_process(settings: WorkerSettings) -> AsyncGenerator[asyncio.sub
         "CORRAL_WORKER__WORKSPACE_DIR": str(settings.workspace_dir),
     }
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "corral.cli", "worker", "--json",
-        env={**os.environ, **given},
+        python, "-m", "corral.cli", "worker", "--json",
+        env={**os.environ, **environment, **given},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
     )  # fmt: skip
     assert process.stdout is not None
     try:
@@ -154,3 +165,13 @@ async def worker_process(settings: WorkerSettings) -> AsyncGenerator[asyncio.sub
         await process.wait()
         # The end of the pipe: nothing keeps it open any more.
         await process.stdout.read()
+
+
+def python_for_all() -> tuple[str, dict[str, str]]:
+    """A Python of this version that every user can run, and the variable that shows it the packages.
+
+    The one that runs the tests may lie in a home directory.
+    """
+    folders = (sysconfig.get_path("purelib"), str(Path(corral.__file__).parents[1]))
+    python = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    return python, {"PYTHONPATH": os.pathsep.join(folders)}

@@ -1,12 +1,16 @@
 """Routes of agents (contract section 4)."""
 
+from typing import Final
+
 from starlette.types import ASGIApp
 
 from corral.api.call import Call, answer
+from corral.api.describe import ARCHIVED, PAGED, PageOf, integer, times
 from corral.api.principals import APPLICATION
 from corral.api.routing import Route
 from corral.resources import agents
-from corral.wire.agents import CreateAgent, UpdateAgent
+from corral.wire.agents import Agent, CreateAgent, UpdateAgent
+from corral.wire.errors import Conflict
 
 
 async def create(call: Call) -> ASGIApp:
@@ -48,11 +52,39 @@ async def list_versions(call: Call) -> ASGIApp:
     return answer(await call.services.agents.versions(agent_id, page))
 
 
+_AGENT: Final = "/v1/agents/{agent_id}"
+_VERSION: Final = integer("version", "The version; the latest unless given.", least=1, most=2**31 - 1)
+
 ROUTES = (
-    Route("POST", "/v1/agents", APPLICATION, create),
-    Route("GET", "/v1/agents", APPLICATION, list_agents),
-    Route("GET", "/v1/agents/{agent_id}", APPLICATION, retrieve),
-    Route("POST", "/v1/agents/{agent_id}", APPLICATION, update),
-    Route("POST", "/v1/agents/{agent_id}/archive", APPLICATION, archive),
-    Route("GET", "/v1/agents/{agent_id}/versions", APPLICATION, list_versions),
+    Route("POST", "/v1/agents", APPLICATION, create, "Make an agent", takes=CreateAgent, gives=Agent),
+    Route(
+        "GET",
+        "/v1/agents",
+        APPLICATION,
+        list_agents,
+        "List agents, newest first",
+        query=(*PAGED, *times(allowed=("gte", "lte")), ARCHIVED),
+        gives=PageOf(Agent),
+    ),
+    Route("GET", _AGENT, APPLICATION, retrieve, "Look at an agent", query=(_VERSION,), gives=Agent),
+    Route(
+        "POST",
+        _AGENT,
+        APPLICATION,
+        update,
+        "Change an agent: a new version",
+        takes=UpdateAgent,
+        gives=Agent,
+        refuses=(Conflict,),
+    ),
+    Route("POST", _AGENT + "/archive", APPLICATION, archive, "Archive an agent", gives=Agent),
+    Route(
+        "GET",
+        _AGENT + "/versions",
+        APPLICATION,
+        list_versions,
+        "List an agent's versions, newest first",
+        query=PAGED,
+        gives=PageOf(Agent),
+    ),
 )

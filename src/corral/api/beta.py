@@ -8,13 +8,16 @@ from corral.wire.errors import InvalidRequest, NotFound
 
 REQUIRED: Final = "managed-agents-2026-04-01"
 MEMORY: Final = "agent-memory-2026-07-22"
+DREAMING: Final = "dreaming-2026-04-21"
 KNOWN: Final = frozenset(
     {
         REQUIRED,
         MEMORY,
-        "dreaming-2026-04-21",
+        DREAMING,
         "mcp-tunnels-2026-06-22",
+        "user-profiles-2026-03-24",
         "user-profiles-2026-08-18",
+        "user-profiles-2026-09-04",
         "files-api-2025-04-14",
         "skills-2025-10-02",
     }
@@ -40,7 +43,11 @@ def check_beta(headers: Headers, path: str) -> None:
             )
         if MEMORY in sent:
             return
-    if path.startswith("/v1/files"):
+    if path.startswith(("/v1/files", "/v1/models", "/v1/skills", "/v1/user_profiles")):
         return  # out of beta: clients send nothing, or what they sent before
+    if path.startswith("/v1/dreams"):
+        if DREAMING not in sent:
+            raise NotFound("not found")
+        return
     if REQUIRED not in sent:
         raise NotFound("not found")

@@ -14,7 +14,7 @@ from corral.api.principals import Principal
 from corral.api.services import Services
 from corral.wire import decode as wire
 from corral.wire import pagination
-from corral.wire.errors import PermissionDenied, RequestTooLarge
+from corral.wire.errors import InvalidRequest, PermissionDenied, RequestTooLarge
 from corral.wire.fields import Request
 from corral.wire.pagination import Order, Page
 from corral.wire.query import Query
@@ -48,8 +48,14 @@ class Call:
         """The whole body.
 
         Raises:
+            InvalidRequest: it is compressed.
             RequestTooLarge: it has more than 32 MB.
         """
+        coding = self.http.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("identity", ""):
+            raise InvalidRequest(
+                f"content-encoding: {coding[:40]!r} is not supported; send the body as it is"
+            )
         chunks: list[bytes] = []
         size = 0
         async for chunk in self.http.stream():

@@ -5,11 +5,19 @@ from typing import Final, cast
 from starlette.types import ASGIApp
 
 from corral.api.call import Call, answer
+from corral.api.describe import ARCHIVED, PAGE, PAGED, PageOf, boolean, choice, limit, text, times
 from corral.api.principals import APPLICATION
 from corral.api.routing import Route
 from corral.resources import deployment_runs, deployments
 from corral.wire import pagination
-from corral.wire.deployments import CreateDeployment, DeploymentStatus, TriggerType, UpdateDeployment
+from corral.wire.deployments import (
+    CreateDeployment,
+    Deployment,
+    DeploymentRun,
+    DeploymentStatus,
+    TriggerType,
+    UpdateDeployment,
+)
 from corral.wire.errors import InvalidRequest
 from corral.wire.pagination import Page
 
@@ -105,14 +113,58 @@ _DEPLOYMENTS: Final = "/v1/deployments"
 _ONE: Final = _DEPLOYMENTS + "/{deployment_id}"
 
 ROUTES = (
-    Route("POST", _DEPLOYMENTS, APPLICATION, create),
-    Route("GET", _DEPLOYMENTS, APPLICATION, list_deployments),
-    Route("GET", _ONE, APPLICATION, retrieve),
-    Route("POST", _ONE, APPLICATION, update),
-    Route("POST", _ONE + "/archive", APPLICATION, archive),
-    Route("POST", _ONE + "/pause", APPLICATION, pause),
-    Route("POST", _ONE + "/unpause", APPLICATION, unpause),
-    Route("POST", _ONE + "/run", APPLICATION, run),
-    Route("GET", "/v1/deployment_runs", APPLICATION, list_runs),
-    Route("GET", "/v1/deployment_runs/{deployment_run_id}", APPLICATION, retrieve_run),
+    Route(
+        "POST",
+        _DEPLOYMENTS,
+        APPLICATION,
+        create,
+        "Make a deployment",
+        takes=CreateDeployment,
+        gives=Deployment,
+    ),
+    Route(
+        "GET",
+        _DEPLOYMENTS,
+        APPLICATION,
+        list_deployments,
+        "List deployments, newest first",
+        query=(
+            *PAGED,
+            *times(allowed=("gte", "lte")),
+            text("agent_id", "Only deployments of this agent."),
+            choice("status", "Only those; not together with `include_archived`.", ("active", "paused")),
+            ARCHIVED,
+        ),
+        gives=PageOf(Deployment),
+    ),
+    Route("GET", _ONE, APPLICATION, retrieve, "Look at a deployment", gives=Deployment),
+    Route("POST", _ONE, APPLICATION, update, "Change a deployment", takes=UpdateDeployment, gives=Deployment),
+    Route("POST", _ONE + "/archive", APPLICATION, archive, "Archive a deployment", gives=Deployment),
+    Route("POST", _ONE + "/pause", APPLICATION, pause, "Pause a deployment's schedule", gives=Deployment),
+    Route("POST", _ONE + "/unpause", APPLICATION, unpause, "Let its schedule go on", gives=Deployment),
+    Route("POST", _ONE + "/run", APPLICATION, run, "Run a deployment now", gives=DeploymentRun),
+    Route(
+        "GET",
+        "/v1/deployment_runs",
+        APPLICATION,
+        list_runs,
+        "List runs, newest first",
+        query=(
+            limit(most=_RUNS),
+            PAGE,
+            *times(),
+            text("deployment_id", "Only runs of this deployment."),
+            boolean("has_error", "Only runs that made no session, or only those that made one."),
+            choice("trigger_type", "Only runs that began so.", ("schedule", "manual")),
+        ),
+        gives=PageOf(DeploymentRun),
+    ),
+    Route(
+        "GET",
+        "/v1/deployment_runs/{deployment_run_id}",
+        APPLICATION,
+        retrieve_run,
+        "Look at a run",
+        gives=DeploymentRun,
+    ),
 )

@@ -1,13 +1,17 @@
 """Routes of environments (contract section 7)."""
 
+from typing import Final
+
 from starlette.types import ASGIApp
 
 from corral.api.call import Call, answer
+from corral.api.describe import ARCHIVED, PAGED, Deleted, PageOf
 from corral.api.principals import ANYONE, APPLICATION
 from corral.api.reach import environment_of
 from corral.api.routing import Route
 from corral.resources import environments
-from corral.wire.environments import CreateEnvironment, UpdateEnvironment
+from corral.wire.environments import CreateEnvironment, Environment, UpdateEnvironment
+from corral.wire.errors import Conflict
 
 
 async def create(call: Call) -> ASGIApp:
@@ -45,11 +49,48 @@ async def list_environments(call: Call) -> ASGIApp:
     return answer(await call.services.environments.list(page, include_archived=archived))
 
 
+_ENVIRONMENT: Final = "/v1/environments/{environment_id}"
+
 ROUTES = (
-    Route("POST", "/v1/environments", APPLICATION, create),
-    Route("GET", "/v1/environments", APPLICATION, list_environments),
-    Route("GET", "/v1/environments/{environment_id}", ANYONE, retrieve),
-    Route("POST", "/v1/environments/{environment_id}", APPLICATION, update),
-    Route("DELETE", "/v1/environments/{environment_id}", APPLICATION, delete),
-    Route("POST", "/v1/environments/{environment_id}/archive", APPLICATION, archive),
+    Route(
+        "POST",
+        "/v1/environments",
+        APPLICATION,
+        create,
+        "Make an environment",
+        takes=CreateEnvironment,
+        gives=Environment,
+    ),
+    Route(
+        "GET",
+        "/v1/environments",
+        APPLICATION,
+        list_environments,
+        "List environments, newest first",
+        query=(*PAGED, ARCHIVED),
+        gives=PageOf(Environment),
+    ),
+    Route("GET", _ENVIRONMENT, ANYONE, retrieve, "Look at an environment", gives=Environment),
+    Route(
+        "POST",
+        _ENVIRONMENT,
+        APPLICATION,
+        update,
+        "Change an environment",
+        takes=UpdateEnvironment,
+        gives=Environment,
+        refuses=(Conflict,),
+    ),
+    Route(
+        "DELETE",
+        _ENVIRONMENT,
+        APPLICATION,
+        delete,
+        "Delete an environment",
+        gives=Deleted("environment_deleted"),
+        refuses=(Conflict,),
+    ),
+    Route(
+        "POST", _ENVIRONMENT + "/archive", APPLICATION, archive, "Archive an environment", gives=Environment
+    ),
 )

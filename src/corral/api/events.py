@@ -6,13 +6,15 @@ from datetime import datetime
 from starlette.types import ASGIApp
 
 from corral.api.call import Call, raw_page
+from corral.api.describe import PAGE, PageOf, choices, limit, order, times
 from corral.api.principals import ANYONE, ApiKey, Principal, WorkToken
 from corral.api.reach import session_of
 from corral.api.routing import Route
+from corral.session.crossposting import EVERYBODY, WORKERS
 from corral.session.listing import EventFilter, Listed, Place
 from corral.session.sending import SendAuthority
 from corral.wire import pagination
-from corral.wire.errors import InvalidRequest, PermissionDenied
+from corral.wire.errors import Conflict, InvalidRequest, PermissionDenied
 from corral.wire.events import (
     PERSISTED_TYPES,
     ClientEvent,
@@ -23,6 +25,7 @@ from corral.wire.events import (
 )
 from corral.wire.pagination import Order
 from corral.wire.query import TimeRange
+from corral.wire.shown_spans import ShownAcceptedEvent, ShownEvent
 
 
 async def send(call: Call) -> ASGIApp:
@@ -30,11 +33,13 @@ async def send(call: Call) -> ASGIApp:
     session_id = await session_of(call)
     params = await call.decode(SendEvents)
     _check_sender(call.principal, params.events)
+    await call.services.admission.backlog.check_sessions(params.events)
     # A worker speaks for its session: it can name no file of another.
     own = None if isinstance(call.principal, ApiKey) else session_id
     await call.services.sources.check(params.events, "events", session_id=own)
     authority = SendAuthority(runs_tools=isinstance(call.principal, WorkToken))
-    return raw_page(await call.services.sessions.sending.send(session_id, params.events, authority))
+    events = await call.services.sources.rubrics(params.events, "events")
+    return raw_page(await call.services.sessions.sending.send(session_id, events, authority))
 
 
 def _check_sender(principal: Principal, events: Sequence[ClientEvent]) -> None:
@@ -52,8 +57,19 @@ async def list_events(call: Call) -> ASGIApp:
     row = await call.services.sessions.records.retrieve(session_id)
     types = call.query.values("types", PERSISTED_TYPES)
     return await page_of_events(
-        call, session_id, row["primary_thread_id"], call.query.order("asc"), call.query.times(), types
+        call,
+        session_id,
+        row["primary_thread_id"],
+        call.query.order("asc"),
+        call.query.times(),
+        types,
+        shown=shown_to(call.principal),
     )
+
+
+def shown_to(principal: Principal) -> int:
+    """Which events of child threads a session shows: to the worker of its tools, the calls of all."""
+    return WORKERS if isinstance(principal, WorkToken) else EVERYBODY
 
 
 async def page_of_events(
@@ -63,22 +79,25 @@ async def page_of_events(
     order: Order,
     times: TimeRange,
     types: Sequence[str] | None = None,
+    *,
+    shown: int,
 ) -> ASGIApp:
-    """One page of a thread's events."""
+    """One page of a thread's events, and of those of others that are shown there up to a mark."""
     scope = f"{session_id}/{thread_id}"
     limit = call.query.limit(default=1000, most=1000)
     cursor = pagination.decode(call.query.text("page"), "events", (int, int, int), order=order, scope=scope)
     after = None
     if cursor is not None:
-        seq, waiting, _ = (int(part) for part in cursor.position)
+        seq, waiting, microseconds = (int(part) for part in cursor.position)
         after = Place(seq=seq, input=waiting)
-        if waiting:
+        if not microseconds:  # the last one seen has no time yet
             if times != TimeRange():
                 raise InvalidRequest("page: the created_at filter excludes the position of the page cursor")
-        elif not times.holds(pagination.moment_at(int(cursor.position[2]))):
+        elif not times.holds(pagination.moment_at(microseconds)):
             raise InvalidRequest("page: the created_at filter excludes the position of the page cursor")
     narrow = EventFilter(
         thread_id=thread_id,
+        shown=shown,
         types=types,
         created_gt=times.gt,
         created_gte=times.gte,
@@ -102,6 +121,29 @@ def _position(event: Listed) -> tuple[int, int, int]:
 
 
 ROUTES = (
-    Route("GET", "/v1/sessions/{session_id}/events", ANYONE, list_events),
-    Route("POST", "/v1/sessions/{session_id}/events", ANYONE, send),
+    Route(
+        "GET",
+        "/v1/sessions/{session_id}/events",
+        ANYONE,
+        list_events,
+        "List a session's events, oldest first",
+        query=(
+            limit(default=1000, most=1000),
+            PAGE,
+            order("asc"),
+            *times(),
+            choices("types", "Only events of these types.", PERSISTED_TYPES),
+        ),
+        gives=PageOf(ShownEvent),
+    ),
+    Route(
+        "POST",
+        "/v1/sessions/{session_id}/events",
+        ANYONE,
+        send,
+        "Send events to a session: all are taken, or none",
+        takes=SendEvents,
+        gives=PageOf(ShownAcceptedEvent, cursors=()),
+        refuses=(Conflict,),
+    ),
 )

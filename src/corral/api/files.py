@@ -3,26 +3,24 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
-from urllib.parse import quote
 
-from starlette.responses import StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from corral.api.call import Call, answer
-from corral.api.multipart import FormEvent, PartStart, form_events, part_bytes, part_text
+from corral.api.describe import PAGE, Bytes, Form, PageOf, limit, text, texts
+from corral.api.download import Download
+from corral.api.multipart import FormEvent, PartStart, drain, form_events, part_bytes, part_text
 from corral.api.principals import APPLICATION, WorkToken
 from corral.api.reach import session_of
 from corral.api.routing import Route
 from corral.resources.blobs import Blob
 from corral.resources.files import Content, cursor_of
 from corral.wire.errors import InvalidRequest, RequestTooLarge
-from corral.wire.files import IDS, File, FileDeleted, expiry
+from corral.wire.files import EXPIRES_LEAST, EXPIRES_MOST, IDS, File, FileDeleted, expiry
 from corral.wire.pagination import Listing, Page
 
 _LIMIT: Final = 1000
 _TEXT_BYTES: Final = 64
-# A body that is too large is read on up to here, so that its sender gets to read the answer.
-_DRAINED: Final = 128 * 1024 * 1024
 # What a form adds to the bytes of its file.
 _FORM_BYTES: Final = 64 * 1024
 
@@ -35,7 +33,7 @@ async def upload(call: Call) -> ASGIApp:
     try:
         file = await _Upload(call).read(body)
     except RequestTooLarge:
-        await _drain(body)
+        await drain(body)
         raise
     return answer(file)
 
@@ -88,16 +86,8 @@ async def _refuse_declared(call: Call, most: int) -> None:
     """Refuse a body by its declared length, before it is read."""
     declared = call.http.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
-        await _drain(call.http.stream())
+        await drain(call.http.stream())
         raise RequestTooLarge(f"file: exceeds the maximum of {call.services.files.blobs.limits.most} bytes")
-
-
-async def _drain(body: AsyncIterator[bytes]) -> None:
-    size = 0
-    async for chunk in body:
-        size += len(chunk)
-        if size > _DRAINED:
-            return
 
 
 async def list_files(call: Call) -> ASGIApp:
@@ -151,7 +141,7 @@ async def download(call: Call) -> ASGIApp:
     """``GET /v1/files/{file_id}/content``."""
     stack = AsyncExitStack()
     content = await stack.enter_async_context(call.services.files.downloading(call.params["file_id"]))
-    return _Delivery(content, stack)
+    return _download(content, stack)
 
 
 async def deliver(call: Call) -> ASGIApp:
@@ -161,28 +151,14 @@ async def deliver(call: Call) -> ASGIApp:
     content = await stack.enter_async_context(
         call.services.files.delivering(session_id, call.params["file_id"])
     )
-    return _Delivery(content, stack)
+    return _download(content, stack)
 
 
-class _Delivery:
-    """A response of a file's bytes, which says what they are and that they are no page to be shown."""
-
-    def __init__(self, content: Content, stack: AsyncExitStack) -> None:
-        file = content.file
-        self._stack = stack
-        self._response = StreamingResponse(
-            content.pieces,
-            media_type=file.mime_type,
-            headers={
-                "content-length": str(file.size_bytes),
-                "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename, safe='')}",
-                "x-content-type-options": "nosniff",
-            },
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._stack:
-            await self._response(scope, receive, send)
+def _download(content: Content, stack: AsyncExitStack) -> Download:
+    file = content.file
+    return Download(
+        stack, content.pieces, size=file.size_bytes, media_type=file.mime_type, filename=file.filename
+    )
 
 
 async def collect(call: Call) -> ASGIApp:
@@ -212,12 +188,59 @@ async def _received(call: Call) -> AsyncGenerator[Blob]:
 _WORKERS: Final = frozenset({WorkToken})
 _SESSION: Final = "/corral/v1/sessions/{session_id}"
 
+_EXPIRY: Final = {"type": "integer", "minimum": EXPIRES_LEAST, "maximum": EXPIRES_MOST}
+# What early clients turn pages by.
+_TURNING: Final = {
+    "has_more": {"type": "boolean"},
+    "first_id": {"type": ["string", "null"]},
+    "last_id": {"type": ["string", "null"]},
+}
+
 ROUTES = (
-    Route("POST", "/v1/files", APPLICATION, upload),
-    Route("GET", "/v1/files", APPLICATION, list_files),
-    Route("GET", "/v1/files/{file_id}", APPLICATION, retrieve),
-    Route("DELETE", "/v1/files/{file_id}", APPLICATION, delete),
-    Route("GET", "/v1/files/{file_id}/content", APPLICATION, download),
-    Route("GET", _SESSION + "/files/{file_id}/content", _WORKERS, deliver),
-    Route("POST", _SESSION + "/outputs", _WORKERS, collect),
+    Route(
+        "POST",
+        "/v1/files",
+        APPLICATION,
+        upload,
+        "Upload a file",
+        takes=Form(files=("file",), fields={"expires_in_seconds": _EXPIRY}, required=("file",)),
+        gives=File,
+    ),
+    Route(
+        "GET",
+        "/v1/files",
+        APPLICATION,
+        list_files,
+        "List files, newest first",
+        query=(
+            limit(most=_LIMIT),
+            PAGE,
+            text("scope_id", "Only files of this session.", longest=128),
+            texts("ids", "Only these files; not together with a page.", most=IDS),
+            text("before_id", "The page that ends right before this file.", longest=128),
+            text("after_id", "The page that begins right after this file.", longest=128),
+        ),
+        gives=PageOf(File, extra=_TURNING),
+    ),
+    Route("GET", "/v1/files/{file_id}", APPLICATION, retrieve, "Look at a file", gives=File),
+    Route("DELETE", "/v1/files/{file_id}", APPLICATION, delete, "Delete a file", gives=FileDeleted),
+    Route("GET", "/v1/files/{file_id}/content", APPLICATION, download, "Download a file", gives=Bytes()),
+    Route(
+        "GET",
+        _SESSION + "/files/{file_id}/content",
+        _WORKERS,
+        deliver,
+        "Bring a mounted file to its sandbox",
+        gives=Bytes(),
+    ),
+    Route(
+        "POST",
+        _SESSION + "/outputs",
+        _WORKERS,
+        collect,
+        "Take a file that an agent has put out",
+        query=(text("path", "Where it lies, below the folder of outputs.", required=True),),
+        takes=Bytes(),
+        gives=File,
+    ),
 )

@@ -8,18 +8,27 @@ from typing import Final, cast
 from starlette.types import ASGIApp
 
 from corral.api.call import Call, answer
+from corral.api.describe import ARCHIVED, PAGED, Deleted, PageOf, choice, integer, text, times
 from corral.api.principals import APPLICATION, ApiKey, Kind, WorkToken
 from corral.api.routing import Route
 from corral.resources import memories, memory_stores, memory_versions
 from corral.resources.memory_versions import VersionFilter
 from corral.wire import pagination
-from corral.wire.errors import PermissionDenied
+from corral.wire.errors import (
+    Conflict,
+    MemoryPathConflict,
+    MemoryPreconditionFailed,
+    PermissionDenied,
+)
 from corral.wire.memories import (
     OPERATIONS,
     VIEWS,
     Actor,
     ApiActor,
     CreateMemory,
+    Memory,
+    MemoryPrefix,
+    MemoryVersion,
     Operation,
     SessionActor,
     UpdateMemory,
@@ -27,7 +36,7 @@ from corral.wire.memories import (
     check_prefix,
     check_sha256,
 )
-from corral.wire.memory_stores import CreateMemoryStore, UpdateMemoryStore
+from corral.wire.memory_stores import CreateMemoryStore, MemoryStore, UpdateMemoryStore
 from corral.wire.pagination import Page
 
 _STORE: Final = "/v1/memory_stores/{memory_store_id}"
@@ -192,20 +201,126 @@ def _limit(call: Call, full: bool) -> int:
     return min(limit, _FULL_PAGE) if full else limit
 
 
+_SHOW: Final = choice("view", "Whether the content is there.", VIEWS)
+_EXPECTED: Final = text("expected_content_sha256", "The hash that the content must have.")
+
 ROUTES = (
-    Route("POST", "/v1/memory_stores", APPLICATION, create),
-    Route("GET", "/v1/memory_stores", APPLICATION, list_stores),
-    Route("GET", _STORE, _SESSION, retrieve),
-    Route("POST", _STORE, APPLICATION, update),
-    Route("DELETE", _STORE, APPLICATION, delete),
-    Route("POST", _STORE + "/archive", APPLICATION, archive),
-    Route("POST", _STORE + "/memories", _SESSION, create_memory),
-    Route("GET", _STORE + "/memories", _SESSION, list_memories),
-    Route("GET", _MEMORY, _SESSION, retrieve_memory),
-    Route("POST", _MEMORY, _SESSION, update_memory),
-    Route("PATCH", _MEMORY, _SESSION, update_memory),
-    Route("DELETE", _MEMORY, _SESSION, delete_memory),
-    Route("GET", _STORE + "/memory_versions", APPLICATION, list_versions),
-    Route("GET", _VERSION, APPLICATION, retrieve_version),
-    Route("POST", _VERSION + "/redact", APPLICATION, redact_version),
+    Route(
+        "POST",
+        "/v1/memory_stores",
+        APPLICATION,
+        create,
+        "Make a memory store",
+        takes=CreateMemoryStore,
+        gives=MemoryStore,
+    ),
+    Route(
+        "GET",
+        "/v1/memory_stores",
+        APPLICATION,
+        list_stores,
+        "List memory stores, newest first",
+        query=(*PAGED, *times(allowed=_BOUNDS), ARCHIVED),
+        gives=PageOf(MemoryStore),
+    ),
+    Route("GET", _STORE, _SESSION, retrieve, "Look at a memory store", gives=MemoryStore),
+    Route(
+        "POST",
+        _STORE,
+        APPLICATION,
+        update,
+        "Change a memory store",
+        takes=UpdateMemoryStore,
+        gives=MemoryStore,
+    ),
+    Route(
+        "DELETE", _STORE, APPLICATION, delete, "Delete a memory store", gives=Deleted("memory_store_deleted")
+    ),
+    Route("POST", _STORE + "/archive", APPLICATION, archive, "Archive a memory store", gives=MemoryStore),
+    Route(
+        "POST",
+        _STORE + "/memories",
+        _SESSION,
+        create_memory,
+        "Write a new memory",
+        query=(_SHOW,),
+        takes=CreateMemory,
+        gives=Memory,
+        refuses=(MemoryPathConflict,),
+    ),
+    Route(
+        "GET",
+        _STORE + "/memories",
+        _SESSION,
+        list_memories,
+        "List memories by path",
+        query=(
+            *PAGED,
+            text("path_prefix", "Only memories below this folder; begins and ends with a slash."),
+            integer("depth", "1 lists what is below deeper folders as those folders.", least=0, most=1),
+            _SHOW,
+        ),
+        gives=PageOf(Memory | MemoryPrefix),
+    ),
+    Route("GET", _MEMORY, _SESSION, retrieve_memory, "Read a memory", query=(_SHOW,), gives=Memory),
+    *(
+        Route(
+            method,
+            _MEMORY,
+            _SESSION,
+            update_memory,
+            "Change or move a memory",
+            query=(_SHOW,),
+            takes=UpdateMemory,
+            gives=Memory,
+            refuses=(MemoryPathConflict, MemoryPreconditionFailed),
+        )
+        for method in ("POST", "PATCH")
+    ),
+    Route(
+        "DELETE",
+        _MEMORY,
+        _SESSION,
+        delete_memory,
+        "Delete a memory",
+        query=(_EXPECTED,),
+        gives=Deleted("memory_deleted"),
+        refuses=(MemoryPreconditionFailed,),
+    ),
+    Route(
+        "GET",
+        _STORE + "/memory_versions",
+        APPLICATION,
+        list_versions,
+        "List changes of memories, newest first",
+        query=(
+            *PAGED,
+            _SHOW,
+            choice("operation", "Only changes of this kind.", OPERATIONS),
+            text("memory_id", "Only changes of this memory."),
+            text("session_id", "Only changes by this session's agent."),
+            text("api_key_id", "Only changes by this API key."),
+            text("service_account_id", "Only changes by this service account."),
+            *times(allowed=_BOUNDS),
+        ),
+        gives=PageOf(MemoryVersion),
+    ),
+    Route(
+        "GET",
+        _VERSION,
+        APPLICATION,
+        retrieve_version,
+        "Look at a change",
+        query=(_SHOW,),
+        gives=MemoryVersion,
+    ),
+    Route(
+        "POST",
+        _VERSION + "/redact",
+        APPLICATION,
+        redact_version,
+        "Take a change's content out of the history",
+        gives=MemoryVersion,
+        refuses=(Conflict,),
+    ),
 )

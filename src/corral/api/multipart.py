@@ -15,6 +15,7 @@ from corral.wire.errors import InvalidRequest
 
 _BOUNDARY_LENGTH: Final = 200
 _PARTS: Final = 32
+_DRAINED: Final = 128 * 1024 * 1024
 
 
 class PartStart(msgspec.Struct, frozen=True):
@@ -32,8 +33,10 @@ class PartEnd(msgspec.Struct, frozen=True):
 FormEvent: TypeAlias = PartStart | bytes | PartEnd
 
 
-async def form_events(content_type: str, body: AsyncIterable[bytes]) -> AsyncGenerator[FormEvent]:
-    """The events of a form.
+async def form_events(
+    content_type: str, body: AsyncIterable[bytes], *, field: str = "file", parts: int = _PARTS
+) -> AsyncGenerator[FormEvent]:
+    """The events of a form that is to have a part named `field`, and at most so many `parts`.
 
     Raises:
         InvalidRequest: the request carries no form, or a broken one.
@@ -41,8 +44,8 @@ async def form_events(content_type: str, body: AsyncIterable[bytes]) -> AsyncGen
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not boundary or len(boundary) > _BOUNDARY_LENGTH:
-        raise InvalidRequest("The request body must be multipart/form-data with a part named `file`")
-    form = _Form()
+        raise InvalidRequest(f"The request body must be multipart/form-data with a part named `{field}`")
+    form = _Form(parts)
     try:
         parser = MultipartParser(
             boundary,
@@ -94,20 +97,30 @@ async def part_text(events: AsyncIterator[FormEvent], name: str, most: int) -> s
         raise InvalidRequest(f"{name}: Input should be a valid string") from None
 
 
+async def drain(body: AsyncIterator[bytes]) -> None:
+    """Read on, up to a limit, what is thrown away: whoever sends too much then gets to read the answer."""
+    size = 0
+    async for chunk in body:
+        size += len(chunk)
+        if size > _DRAINED:
+            return
+
+
 class _Form:
     """What the parser tells, turned into events."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.events: deque[FormEvent] = deque()
         self.ended = False
+        self._most = most
         self._parts = 0
         self._headers: dict[bytes, bytes] = {}
         self._field, self._value = b"", b""
 
     def part_begin(self) -> None:
         self._parts += 1
-        if self._parts > _PARTS:
-            raise FormParserError(f"it has more than {_PARTS} parts")
+        if self._parts > self._most:
+            raise FormParserError(f"it has more than {self._most} parts")
         self._headers = {}
 
     def header_field(self, data: bytes, start: int, end: int) -> None:

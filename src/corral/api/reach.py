@@ -2,7 +2,7 @@
 
 from corral.api.call import Call
 from corral.api.principals import ApiKey, EnvironmentKey, PoolKey, WorkToken
-from corral.session.records import Row, not_found
+from corral.session.shown import Row, not_found
 from corral.wire.environments import Cloud, Environment
 from corral.wire.errors import NotFound
 

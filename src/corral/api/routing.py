@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from corral.api.call import Handler
+from corral.api.describe import Gives, Parameters, Takes
 from corral.api.principals import Kind
-from corral.wire.errors import MethodNotAllowed, NotFound
+from corral.wire.errors import ApiError, MethodNotAllowed, NotFound
 
 # What an id may be made of. Anything else in its place cannot name anything.
 _ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -15,12 +16,22 @@ _ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route. ``callers`` are the kinds of principal that may call it; empty means that it is open."""
+    """One route. ``callers`` are the kinds of principal that may call it; empty means that it is open.
+
+    The fields behind the handler describe the route (see `corral.api.describe`): ``says`` in a few words what
+    it does, ``query`` its parameters, ``takes`` its body, ``gives`` what it answers with, ``refuses`` the
+    errors besides those that every route may answer with.
+    """
 
     method: str
     path: str
     callers: frozenset[Kind]
     handler: Handler
+    says: str = ""
+    query: Parameters = ()
+    takes: Takes = None
+    gives: Gives = None
+    refuses: tuple[type[ApiError], ...] = ()
 
     @property
     def segments(self) -> tuple[str, ...]:

@@ -5,12 +5,14 @@ from typing import Final
 from starlette.types import ASGIApp
 
 from corral.api.call import Call, answer
+from corral.api.describe import PAGE, PageOf, limit
 from corral.api.principals import ANYONE, APPLICATION
 from corral.api.reach import session_of
 from corral.api.routing import Route
 from corral.resources import session_resources
 from corral.wire import pagination
 from corral.wire.session_resources import AddResource, ResourceDeleted, UpdateResource
+from corral.wire.shown_resources import ShownFileResource, ShownRepository, ShownResource
 
 _LIMIT: Final = 1000
 
@@ -40,9 +42,9 @@ async def retrieve(call: Call) -> ASGIApp:
 
 async def update(call: Call) -> ASGIApp:
     """``POST /v1/sessions/{session_id}/resources/{resource_id}``: a new token, for what has one."""
-    await call.decode(UpdateResource)
+    params = await call.decode(UpdateResource)
     session_id, resource_id = call.params["session_id"], call.params["resource_id"]
-    return answer(await call.services.session_resources.refuse_update(session_id, resource_id))
+    return answer(await call.services.session_resources.update(session_id, resource_id, params))
 
 
 async def delete(call: Call) -> ASGIApp:
@@ -55,9 +57,47 @@ async def delete(call: Call) -> ASGIApp:
 _RESOURCES: Final = "/v1/sessions/{session_id}/resources"
 
 ROUTES = (
-    Route("POST", _RESOURCES, APPLICATION, add),
-    Route("GET", _RESOURCES, ANYONE, list_resources),
-    Route("GET", _RESOURCES + "/{resource_id}", APPLICATION, retrieve),
-    Route("POST", _RESOURCES + "/{resource_id}", APPLICATION, update),
-    Route("DELETE", _RESOURCES + "/{resource_id}", APPLICATION, delete),
+    Route(
+        "POST",
+        _RESOURCES,
+        APPLICATION,
+        add,
+        "Attach a file or a repository to a session",
+        takes=AddResource,
+        gives=ShownFileResource | ShownRepository,
+    ),
+    Route(
+        "GET",
+        _RESOURCES,
+        ANYONE,
+        list_resources,
+        "List what is attached to a session",
+        query=(limit(default=None, most=_LIMIT), PAGE),
+        gives=PageOf(ShownResource),
+    ),
+    Route(
+        "GET",
+        _RESOURCES + "/{resource_id}",
+        APPLICATION,
+        retrieve,
+        "Look at what is attached",
+        gives=ShownResource,
+    ),
+    Route(
+        "POST",
+        _RESOURCES + "/{resource_id}",
+        APPLICATION,
+        update,
+        "Give a repository a new token",
+        takes=UpdateResource,
+        gives=ShownResource,
+    ),
+    Route(
+        "DELETE",
+        _RESOURCES + "/{resource_id}",
+        APPLICATION,
+        delete,
+        "Detach a file or a repository from a session",
+        gives=ResourceDeleted,
+    ),
 )

@@ -3,14 +3,29 @@
 from typing import Any, Final, get_args
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.types import ASGIApp
 
 from corral.api.call import Call, answer, raw_page
+from corral.api.describe import (
+    ARCHIVED,
+    PAGE,
+    Deleted,
+    PageOf,
+    choices,
+    integer,
+    limit,
+    order,
+    text,
+    times,
+)
 from corral.api.principals import ANYONE, APPLICATION
 from corral.api.reach import session_row
 from corral.api.routing import Route
-from corral.session.records import Row, SessionChange, SessionFilter, session_object
+from corral.session.budget import budget_object
+from corral.session.records import SessionChange, SessionFilter
+from corral.session.shown import Row, session_object
+from corral.session.spending import Spending
 from corral.wire import metadata as meta
 from corral.wire import pagination
 from corral.wire.environments import check_reach
@@ -18,7 +33,7 @@ from corral.wire.errors import InvalidRequest
 from corral.wire.fields import given
 from corral.wire.overrides import updated_snapshot
 from corral.wire.pagination import Order, check_within
-from corral.wire.sessions import CreateSession, SessionStatus, UpdateSession
+from corral.wire.sessions import BudgetLimit, CreateSession, Session, SessionStatus, UpdateSession
 
 LIST: Final = "sessions"
 _STATUSES: Final[frozenset[str]] = frozenset(get_args(SessionStatus))
@@ -27,6 +42,7 @@ _STATUSES: Final[frozenset[str]] = frozenset(get_args(SessionStatus))
 async def create(call: Call) -> ASGIApp:
     """``POST /v1/sessions``: all of it happens, or nothing."""
     params = await call.decode(CreateSession)
+    await call.services.admission.backlog.check_sessions(params.initial_events or ())
     return answer(session_object(await call.services.session_creation.create(params)))
 
 
@@ -41,7 +57,7 @@ async def update(call: Call) -> ASGIApp:
     before = await session_row(call)
     environment = await call.services.environments.retrieve(before["environment_id"])
 
-    def decide(row: Row) -> SessionChange:
+    def decide(row: Row, spent: Spending) -> SessionChange:
         if row["archived_at"] is not None:
             raise InvalidRequest("Cannot modify archived session")
         metadata = meta.patched(msgspec.json.decode(row["metadata"]), given(params.metadata, {}))
@@ -54,9 +70,34 @@ async def update(call: Call) -> ASGIApp:
                 )
             agent = updated_snapshot(msgspec.json.decode(row["agent"]), params.agent)
             check_reach(environment.config, agent)
-        return SessionChange(title=params.title, metadata=metadata, agent=agent)
+        budget = _changed_budget(params.budget, spent)
+        return SessionChange(title=params.title, metadata=metadata, agent=agent, budget=budget)
 
     return answer(session_object(await call.services.sessions.update(before["id"], decide)))
+
+
+def _changed_budget(
+    asked: BudgetLimit | UnsetType | None, spent: Spending
+) -> dict[str, Any] | UnsetType | None:
+    """What to set the budget to (contract section 8.6): it can be changed or removed, never added."""
+    if not isinstance(asked, BudgetLimit):
+        return asked
+    if spent.limit is None:
+        raise InvalidRequest(
+            "budget: can only be given when the session is created", error_code="budget_create_only"
+        )
+    if spent.unpriced:
+        raise InvalidRequest(
+            "budget: the session has used a model that no list price is available for, so its cost cannot be "
+            "measured; remove the budget (null) to go on",
+            error_code="model_not_budgetable",
+        )
+    if spent.covers(asked.cents):
+        raise InvalidRequest(
+            "budget.max_list_cost must be greater than the session's consumed list cost",
+            error_code="budget_not_raised",
+        )
+    return budget_object(asked.cents)
 
 
 async def archive(call: Call) -> ASGIApp:
@@ -118,11 +159,40 @@ def _cursor(rows: list[Row], order: Order, *, before: bool) -> str | None:
     return None
 
 
+_SESSION: Final = "/v1/sessions/{session_id}"
+
 ROUTES = (
-    Route("POST", "/v1/sessions", APPLICATION, create),
-    Route("GET", "/v1/sessions", APPLICATION, list_sessions),
-    Route("GET", "/v1/sessions/{session_id}", ANYONE, retrieve),
-    Route("POST", "/v1/sessions/{session_id}", APPLICATION, update),
-    Route("DELETE", "/v1/sessions/{session_id}", APPLICATION, delete),
-    Route("POST", "/v1/sessions/{session_id}/archive", APPLICATION, archive),
+    Route(
+        "POST",
+        "/v1/sessions",
+        APPLICATION,
+        create,
+        "Make a session: all of it, or nothing",
+        takes=CreateSession,
+        gives=Session,
+    ),
+    Route(
+        "GET",
+        "/v1/sessions",
+        APPLICATION,
+        list_sessions,
+        "List sessions; can be paged both ways",
+        query=(
+            limit(most=1000),
+            PAGE,
+            order("desc"),
+            *times(),
+            choices("statuses", "Only sessions in these statuses.", _STATUSES),
+            text("agent_id", "Only sessions of this agent."),
+            integer("agent_version", "With `agent_id`: only of this version.", least=1, most=2**31 - 1),
+            text("deployment_id", "Only sessions of this deployment."),
+            text("memory_store_id", "Only sessions with this memory store."),
+            ARCHIVED,
+        ),
+        gives=PageOf(Session, cursors=("next_page", "prev_page")),
+    ),
+    Route("GET", _SESSION, ANYONE, retrieve, "Look at a session", gives=Session),
+    Route("POST", _SESSION, APPLICATION, update, "Change a session", takes=UpdateSession, gives=Session),
+    Route("DELETE", _SESSION, APPLICATION, delete, "Delete a session", gives=Deleted("session_deleted")),
+    Route("POST", _SESSION + "/archive", APPLICATION, archive, "Archive a session", gives=Session),
 )

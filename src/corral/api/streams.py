@@ -12,11 +12,12 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.call import Call, disconnected
-from corral.api.principals import ANYONE
-from corral.api.reach import session_of
+from corral.api.describe import Stream, choices
+from corral.api.principals import ANYONE, WorkToken
+from corral.api.reach import session_of, session_row
 from corral.api.routing import Route
-from corral.api.threads import thread_row
 from corral.wire.events import DELTA_TYPES, EVENT_DELTAS
+from corral.wire.shown_spans import StreamEvent
 
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -65,7 +66,10 @@ class EventStream:
 
 async def _open(call: Call, session_id: str, thread_id: str | None) -> ASGIApp:
     deltas = call.query.values("event_deltas", DELTA_TYPES, most=EVENT_DELTAS) or []
-    frames = call.services.sessions.following.follow(session_id, thread_id=thread_id, deltas=deltas)
+    worker = isinstance(call.principal, WorkToken)
+    frames = call.services.sessions.following.follow(
+        session_id, thread_id=thread_id, worker=worker, deltas=deltas
+    )
     try:
         # The first frame is empty: from here on nothing is missed. An unknown session fails here, as JSON.
         await anext(frames)
@@ -82,11 +86,31 @@ async def stream_session(call: Call) -> ASGIApp:
 
 async def stream_thread(call: Call) -> ASGIApp:
     """``GET /v1/sessions/{session_id}/threads/{thread_id}/stream``."""
-    row = await thread_row(call)
-    return await _open(call, row["id"], row["primary_thread_id"])
+    row = await session_row(call)
+    return await _open(call, row["id"], call.params["thread_id"])
 
+
+_DELTAS: Final = choices(
+    "event_deltas", "Preview events of these types while they take shape.", DELTA_TYPES, most=EVENT_DELTAS
+)
 
 ROUTES = (
-    Route("GET", "/v1/sessions/{session_id}/events/stream", ANYONE, stream_session),
-    Route("GET", "/v1/sessions/{session_id}/threads/{thread_id}/stream", ANYONE, stream_thread),
+    Route(
+        "GET",
+        "/v1/sessions/{session_id}/events/stream",
+        ANYONE,
+        stream_session,
+        "Follow a session's events as they come",
+        query=(_DELTAS,),
+        gives=Stream(StreamEvent),
+    ),
+    Route(
+        "GET",
+        "/v1/sessions/{session_id}/threads/{thread_id}/stream",
+        ANYONE,
+        stream_thread,
+        "Follow a thread's events as they come",
+        query=(_DELTAS,),
+        gives=Stream(StreamEvent),
+    ),
 )

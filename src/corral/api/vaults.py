@@ -1,15 +1,17 @@
 """Routes of vaults and their credentials (contract section 15). For applications: no worker sees a vault."""
 
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import ASGIApp
 
 from corral.api.call import Call, answer
+from corral.api.describe import ARCHIVED, PAGED, Deleted, PageOf
 from corral.api.principals import APPLICATION
 from corral.api.routing import Route
 from corral.resources import credentials, vaults
-from corral.wire.credentials import CreateCredential, UpdateCredential
-from corral.wire.vaults import CreateVault, UpdateVault
+from corral.wire.credentials import CreateCredential, Credential, UpdateCredential
+from corral.wire.errors import Conflict, InvalidRequest
+from corral.wire.vaults import CreateVault, UpdateVault, Vault
 
 _VAULT: Final = "/v1/vaults/{vault_id}"
 _CREDENTIALS: Final = _VAULT + "/credentials"
@@ -90,8 +92,14 @@ async def list_credentials(call: Call) -> ASGIApp:
 
 async def validate_credential(call: Call) -> ASGIApp:
     """``POST /v1/vaults/{vault_id}/credentials/{credential_id}/mcp_oauth_validate``: needs a gateway."""
-    await call.services.vaults.credentials.refuse_validation(*_named(call))
-    raise AssertionError("a validation is always refused")
+    credential = await call.services.vaults.credentials.for_validation(*_named(call))
+    if call.services.gateway is None:
+        raise InvalidRequest(
+            "Validating a credential takes its secret, which only a gateway can open; this server has none. "
+            "Its operator runs `corral gateway` and sets gateway.url.",
+            error_code="gateway_required",
+        )
+    return answer(await call.services.gateway.validate(credential.id))
 
 
 def _named(call: Call) -> tuple[str, str]:
@@ -99,17 +107,72 @@ def _named(call: Call) -> tuple[str, str]:
 
 
 ROUTES = (
-    Route("POST", "/v1/vaults", APPLICATION, create),
-    Route("GET", "/v1/vaults", APPLICATION, list_vaults),
-    Route("GET", _VAULT, APPLICATION, retrieve),
-    Route("POST", _VAULT, APPLICATION, update),
-    Route("DELETE", _VAULT, APPLICATION, delete),
-    Route("POST", _VAULT + "/archive", APPLICATION, archive),
-    Route("POST", _CREDENTIALS, APPLICATION, create_credential),
-    Route("GET", _CREDENTIALS, APPLICATION, list_credentials),
-    Route("GET", _CREDENTIAL, APPLICATION, retrieve_credential),
-    Route("POST", _CREDENTIAL, APPLICATION, update_credential),
-    Route("DELETE", _CREDENTIAL, APPLICATION, delete_credential),
-    Route("POST", _CREDENTIAL + "/archive", APPLICATION, archive_credential),
-    Route("POST", _CREDENTIAL + "/mcp_oauth_validate", APPLICATION, validate_credential),
+    Route("POST", "/v1/vaults", APPLICATION, create, "Make a vault", takes=CreateVault, gives=Vault),
+    Route(
+        "GET",
+        "/v1/vaults",
+        APPLICATION,
+        list_vaults,
+        "List vaults, newest first",
+        query=(*PAGED, ARCHIVED),
+        gives=PageOf(Vault),
+    ),
+    Route("GET", _VAULT, APPLICATION, retrieve, "Look at a vault", gives=Vault),
+    Route("POST", _VAULT, APPLICATION, update, "Change a vault", takes=UpdateVault, gives=Vault),
+    Route("DELETE", _VAULT, APPLICATION, delete, "Delete a vault", gives=Deleted("vault_deleted")),
+    Route("POST", _VAULT + "/archive", APPLICATION, archive, "Archive a vault", gives=Vault),
+    Route(
+        "POST",
+        _CREDENTIALS,
+        APPLICATION,
+        create_credential,
+        "Put a credential into a vault",
+        takes=CreateCredential,
+        gives=Credential,
+        refuses=(Conflict,),
+    ),
+    Route(
+        "GET",
+        _CREDENTIALS,
+        APPLICATION,
+        list_credentials,
+        "List a vault's credentials, newest first",
+        query=(*PAGED, ARCHIVED),
+        gives=PageOf(Credential),
+    ),
+    Route("GET", _CREDENTIAL, APPLICATION, retrieve_credential, "Look at a credential", gives=Credential),
+    Route(
+        "POST",
+        _CREDENTIAL,
+        APPLICATION,
+        update_credential,
+        "Change a credential",
+        takes=UpdateCredential,
+        gives=Credential,
+        refuses=(Conflict,),
+    ),
+    Route(
+        "DELETE",
+        _CREDENTIAL,
+        APPLICATION,
+        delete_credential,
+        "Delete a credential",
+        gives=Deleted("vault_credential_deleted"),
+    ),
+    Route(
+        "POST",
+        _CREDENTIAL + "/archive",
+        APPLICATION,
+        archive_credential,
+        "Archive a credential",
+        gives=Credential,
+    ),
+    Route(
+        "POST",
+        _CREDENTIAL + "/mcp_oauth_validate",
+        APPLICATION,
+        validate_credential,
+        "Try a credential at its server",
+        gives=dict[str, Any],
+    ),
 )

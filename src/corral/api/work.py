@@ -7,21 +7,27 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Receive
 
 from corral.api.call import Call, answer, disconnected
+from corral.api.describe import PAGED, Optional, PageOf, boolean, header, integer, text
 from corral.api.principals import ApiKey, EnvironmentKey, FormerWorkToken, Kind, PoolKey, WorkToken
 from corral.api.reach import session_of, work_environment
 from corral.api.routing import Route
 from corral.hands import work
-from corral.session.records import not_found
-from corral.wire.errors import Conflict
+from corral.session.shown import not_found
+from corral.wire.errors import Conflict, PreconditionFailed
 from corral.wire.work import (
     BLOCK_MS,
     POOL_BLOCK_MS,
     RECLAIM_MS_MOST,
+    CallBegun,
     Heartbeat,
     ReleaseWork,
+    SessionHands,
     StopWork,
     UpdateWork,
     Work,
+    WorkHeartbeat,
+    WorkReleased,
+    WorkStats,
 )
 
 _POLLERS: Final[frozenset[Kind]] = frozenset({EnvironmentKey})
@@ -112,6 +118,7 @@ async def stop(call: Call) -> ASGIApp:
 async def hands(call: Call) -> ASGIApp:
     """``GET /corral/v1/sessions/{session_id}/hands``: the newest work items, and why each ended."""
     session_id = await session_of(call)
+    await call.services.sessions.records.retrieve(session_id)
     return answer({"data": await call.services.work.of_session(session_id)})
 
 
@@ -149,7 +156,7 @@ async def release(call: Call) -> ASGIApp:
     params = await call.decode(ReleaseWork)
     environment_id = principal.environment_id if isinstance(principal, EnvironmentKey) else None
     released = await call.services.work.release(environment_id, params.worker_id)
-    return answer({"type": "work_released", "released": released})
+    return answer(WorkReleased(released=released))
 
 
 async def begin_call(call: Call) -> ASGIApp:
@@ -165,31 +172,114 @@ async def begin_call(call: Call) -> ASGIApp:
     if not await call.services.work.begin_call(principal.claim, tool_use_id):
         raise Conflict(f"Tool use {tool_use_id} was begun by another worker, or has been answered.")
     # What the worker needs to know of files, without a request of its own before each call.
-    files = {
-        "files": await call.services.session_resources.revision(session_id),
-        "max_output_bytes": call.services.files.blobs.limits.most,
-    }
-    return answer({"type": "call_begun", "tool_use_id": tool_use_id, **files})
+    begun = CallBegun(
+        tool_use_id=tool_use_id,
+        files=await call.services.session_resources.revision(session_id),
+        repositories=await call.services.sandbox_plans.revision(session_id),
+        max_output_bytes=call.services.files.blobs.limits.most,
+    )
+    return answer(begun)
 
 
 _WORK: Final = "/v1/environments/{environment_id}/work"
 
+_POLLING: Final = (
+    integer(
+        "reclaim_older_than_ms",
+        "Take over what was polled but not acknowledged for so long.",
+        least=0,
+        most=RECLAIM_MS_MOST,
+    ),
+    header("anthropic-worker-id", "The name of the worker that polls."),
+)
+_BLOCK_ABOUT: Final = "How long to wait for an item."
+_ENVIRONMENT_POLLING: Final = (integer("block_ms", _BLOCK_ABOUT, least=1, most=BLOCK_MS), *_POLLING)
+_POOL_POLLING: Final = (integer("block_ms", _BLOCK_ABOUT, least=1, most=POOL_BLOCK_MS), *_POLLING)
+_ITEM: Final = _WORK + "/{work_id}"
+
 ROUTES = (
-    Route("GET", _WORK + "/poll", _POLLERS, poll),
-    Route("GET", _WORK + "/stats", _COUNTERS, stats),
-    Route("GET", _WORK, _LISTERS, list_work),
-    Route("GET", _WORK + "/{work_id}", _OWNERS, retrieve),
-    Route("POST", _WORK + "/{work_id}", _OWNERS, update),
-    Route("POST", _WORK + "/{work_id}/ack", _HOLDERS, acknowledge),
-    Route("POST", _WORK + "/{work_id}/heartbeat", _BEATERS, heartbeat),
-    Route("POST", _WORK + "/{work_id}/stop", _STOPPERS, stop),
-    Route("GET", "/corral/v1/work/poll", frozenset({PoolKey}), poll_pool),
-    Route("GET", "/corral/v1/sessions/{session_id}/hands", _OWNERS, hands),
-    Route("POST", "/corral/v1/work/release", frozenset({PoolKey, EnvironmentKey}), release),
+    Route(
+        "GET",
+        _WORK + "/poll",
+        _POLLERS,
+        poll,
+        "Take a work item; null where there is none",
+        query=_ENVIRONMENT_POLLING,
+        gives=Work | None,
+    ),
+    Route("GET", _WORK + "/stats", _COUNTERS, stats, "Look at an environment's queue", gives=WorkStats),
+    Route(
+        "GET", _WORK, _LISTERS, list_work, "List work items, newest first", query=PAGED, gives=PageOf(Work)
+    ),
+    Route("GET", _ITEM, _OWNERS, retrieve, "Look at a work item", gives=Work),
+    Route("POST", _ITEM, _OWNERS, update, "Change a work item's metadata", takes=UpdateWork, gives=Work),
+    Route(
+        "POST",
+        _ITEM + "/ack",
+        _HOLDERS,
+        acknowledge,
+        "Say that the item has arrived",
+        gives=Work,
+        refuses=(Conflict,),
+    ),
+    Route(
+        "POST",
+        _ITEM + "/heartbeat",
+        _BEATERS,
+        heartbeat,
+        "Keep the item's lease",
+        query=(
+            text("expected_last_heartbeat", "What the last heartbeat was answered with.", longest=64),
+            integer("desired_ttl_seconds", "For how long to keep it.", least=1, most=2**31 - 1),
+        ),
+        takes=Optional(Heartbeat),
+        gives=WorkHeartbeat,
+        refuses=(PreconditionFailed, Conflict),
+    ),
+    Route(
+        "POST",
+        _ITEM + "/stop",
+        _STOPPERS,
+        stop,
+        "Stop the item, or say that it has stopped",
+        query=(boolean("force", "Whether at once, without waiting for its worker."),),
+        takes=Optional(StopWork),
+        gives=Work,
+        refuses=(Conflict,),
+    ),
+    Route(
+        "GET",
+        "/corral/v1/work/poll",
+        frozenset({PoolKey}),
+        poll_pool,
+        "Take a work item of any cloud environment; null where there is none",
+        query=_POOL_POLLING,
+        gives=Work | None,
+    ),
+    Route(
+        "GET",
+        "/corral/v1/sessions/{session_id}/hands",
+        _OWNERS,
+        hands,
+        "Look at a session's newest work items, and why each ended",
+        gives=PageOf(SessionHands, cursors=()),
+    ),
+    Route(
+        "POST",
+        "/corral/v1/work/release",
+        frozenset({PoolKey, EnvironmentKey}),
+        release,
+        "Say that a worker is gone, so that its items are offered again",
+        takes=ReleaseWork,
+        gives=WorkReleased,
+    ),
     Route(
         "POST",
         "/corral/v1/sessions/{session_id}/calls/{tool_use_id}/begin",
         frozenset({WorkToken}),
         begin_call,
+        "May this claim run the call?",
+        gives=CallBegun,
+        refuses=(Conflict,),
     ),
 )

@@ -18,17 +18,44 @@ from typing import Any, Final, LiteralString, Self
 import msgspec
 import psycopg
 import structlog
+from psycopg.rows import DictRow
 
 from corral.store.database import Connection, Database
 from corral.wire.ids import new_id
 from corral.wire.memory_stores import MountedStore
+from corral.wire.skills import SessionSkill
 
-_CLAIM: Final[LiteralString] = """
+_DUE: Final[LiteralString] = """
 with due as materialized (
     select s.id from wakes w join sessions s on s.id = w.session_id
     where w.due_at <= now() and (w.brain_id is null or w.lease_until < now())
     order by w.due_at limit %(limit)s for update of s, w skip locked
 ),
+"""
+# Sessions beyond their environment's bound are passed over, whoever has waited for how long.
+_DUE_WITHIN_BOUNDS: Final[LiteralString] = """
+with busy as (
+    select s.environment_id, count(*) as sessions from wakes w join sessions s on s.id = w.session_id
+    where w.brain_id is not null and w.lease_until >= now() group by s.environment_id
+),
+ranked as (
+    select w.session_id, coalesce((%(single)s::jsonb ->> e.id)::int, (%(single)s::jsonb ->> e.name)::int,
+            nullif(%(every)s, 0)) as most,
+        row_number() over (partition by e.id order by w.due_at, w.session_id)
+            + coalesce(b.sessions, 0) as place
+    from wakes w join sessions s on s.id = w.session_id join environments e on e.id = s.environment_id
+        left join busy b on b.environment_id = e.id
+    where w.due_at <= now() and (w.brain_id is null or w.lease_until < now())
+),
+due as materialized (
+    select s.id from wakes w join sessions s on s.id = w.session_id
+        join ranked r on r.session_id = w.session_id
+    where w.due_at <= now() and (w.brain_id is null or w.lease_until < now())
+        and (r.most is null or r.place <= r.most)
+    order by w.due_at limit %(limit)s for update of s, w skip locked
+),
+"""
+_CLAIM: Final[LiteralString] = """
 leased as (
     update wakes w set brain_id = %(brain)s, lease_until = now() + %(lease)s * interval '1 second'
     from due where w.session_id = due.id
@@ -37,8 +64,12 @@ update sessions s set epoch = s.epoch + 1 from due, environments e
 where s.id = due.id and e.id = s.environment_id
 returning s.id, s.epoch, s.primary_thread_id, s.environment_id, s.agent::text as agent,
     e.config ->> 'type' as hosting, clock_timestamp() as at,
+    (s.budget #>> '{max_list_cost,amount}')::numeric as budget,
     (select json_agg(r.body order by r.position) from session_resources r
         where r.session_id = s.id and r.type = 'memory_store') as memory,
+    (select json_agg(json_build_object('version_id', k.version_id, 'name', k.name,
+        'description', k.description) order by k.position)
+        from session_skills k where k.session_id = s.id) as skills,
     -- Attached in the transaction that made the session, so at the same moment.
     (select array_agg(r.mount_path order by r.position) from session_resources r
         where r.session_id = s.id and r.file_id is not null and r.created_at = s.created_at) as uploads
@@ -49,6 +80,14 @@ with held as materialized (
     for update skip locked
 )
 update wakes w set lease_until = now() + %(lease)s * interval '1 second'
+from held where w.session_id = held.session_id
+"""
+_RELEASE: Final[LiteralString] = """
+with held as materialized (
+    select session_id from wakes where brain_id = %(brain)s and session_id <> all(%(kept)s)
+    for update skip locked
+)
+update wakes w set brain_id = null, lease_until = null
 from held where w.session_id = held.session_id
 """
 _FREE_THE_DEAD: Final[LiteralString] = """
@@ -64,7 +103,23 @@ update wakes w set brain_id = null, lease_until = null
 from dead where w.session_id = dead.session_id
 """
 
+_CLAIMING: Final = 0x636F7272616C_0001
+"""The key of the lock under which brains claim where environments have bounds."""
+
 _log = structlog.get_logger(__name__)
+
+
+class EnvironmentBounds(msgspec.Struct, frozen=True):
+    """How many sessions of one environment all brains together may have at the same moment.
+
+    ``every`` holds for each environment (0: no bound), unless ``single`` has a number for its id or name.
+    """
+
+    every: int = 0
+    single: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.every or self.single)
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -80,14 +135,21 @@ class Claim(msgspec.Struct, frozen=True):
     memory: list[MountedStore]
     uploads: list[str]
     """Where the files are mounted that the session began with."""
+    budget: int | None = None
+    """The limit on the session's list cost, in cents."""
+    skills: list[SessionSkill] = []
+    """The skills of the session, over all its agents."""
 
 
 class Claims:
     """One process's claims. Open with ``async with``; it holds one connection of its own."""
 
-    def __init__(self, database: Database, *, lease_seconds: float) -> None:
+    def __init__(
+        self, database: Database, *, lease_seconds: float, bounds: EnvironmentBounds | None = None
+    ) -> None:
         self._database = database
         self._lease = lease_seconds
+        self._bounds = bounds or EnvironmentBounds()
         self._connection: Connection | None = None
         self.brain_id = ""
 
@@ -106,10 +168,12 @@ class Claims:
             _log.warning("could not sign off; the lease will run out instead", error=str(problem))
 
     async def claim(self, limit: int) -> list[Claim]:
-        """Claim up to `limit` sessions that are due."""
-        rows = await self._database.fetch(
-            _CLAIM, {"limit": limit, "brain": self.brain_id, "lease": self._lease}
-        )
+        """Claim up to `limit` sessions that are due, none beyond the bounds of its environment."""
+        values = {"limit": limit, "brain": self.brain_id, "lease": self._lease}
+        if self._bounds:
+            rows = await self._claim_within_bounds(values)
+        else:
+            rows = await self._database.fetch(_DUE + _CLAIM, values)
         return [
             Claim(
                 row["id"],
@@ -121,14 +185,35 @@ class Claims:
                 row["at"],
                 msgspec.convert(row["memory"] or [], list[MountedStore]),
                 row["uploads"] or [],
+                None if row["budget"] is None else int(row["budget"]),
+                msgspec.convert(row["skills"] or [], list[SessionSkill]),
             )
             for row in rows
         ]
+
+    async def _claim_within_bounds(self, values: dict[str, Any]) -> list[DictRow]:
+        single = msgspec.json.encode(self._bounds.single).decode()
+        async with self._database.transaction() as connection:
+            # One at a time among all brains, or two would each take the last place. A statement of its own,
+            # since the next one has to see what the holder before has committed.
+            await connection.execute("select pg_advisory_xact_lock(%s)", (_CLAIMING,))
+            cursor = await connection.execute(
+                _DUE_WITHIN_BOUNDS + _CLAIM, {**values, "every": self._bounds.every, "single": single}
+            )
+            return await cursor.fetchall()
 
     async def renew(self, sessions: Sequence[str]) -> None:
         """Renew the leases of `sessions` in one statement; others of this process are left to run out."""
         values = {"brain": self.brain_id, "lease": self._lease, "sessions": list(sessions)}
         await self._database.execute(_RENEW, values)
+
+    async def release(self, *, kept: Sequence[str]) -> int:
+        """Give all claims but those of `kept` back, for others to take at once; how many there were.
+
+        Whoever calls this has ended those sessions' turns. One whose last commit is just being written is
+        left out: it is freed when this brain has signed off.
+        """
+        return await self._database.execute(_RELEASE, {"brain": self.brain_id, "kept": list(kept)})
 
     async def free_the_dead(self) -> int:
         """Free the claims of brains whose process is gone; how many there were."""

@@ -1,6 +1,6 @@
 """Which tools an agent has, and whether a call of one may run (contract sections 5 and 6)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -30,7 +30,7 @@ _NOT_ENABLED: Final = Evaluation("deny", None)
 
 def enabled_sandbox_tools(agent: Agent) -> list[str]:
     """The built-in tools that the agent may use, in a fixed order."""
-    return [name for name in SANDBOX_TOOLS if _configuration(agent, name) is not None]
+    return [name for name in SANDBOX_TOOLS if configuration(agent, name) is not None]
 
 
 def custom_tools(agent: Agent) -> list[Mapping[str, Any]]:
@@ -38,12 +38,20 @@ def custom_tools(agent: Agent) -> list[Mapping[str, Any]]:
     return [tool for tool in agent["tools"] if tool["type"] == "custom"]
 
 
-def evaluate(agent: Agent, name: str) -> Evaluation:
-    """Judge a call of the built-in tool `name`; a tool that is not enabled is refused."""
-    configuration = _configuration(agent, name)
-    if configuration is None or name not in SANDBOX_TOOLS:
+def evaluate(agent: Agent, name: str, web: Collection[str] = ()) -> Evaluation:
+    """Judge a call of the built-in tool `name`; a tool that is not enabled is refused.
+
+    `web` are the web tools that the server offers.
+    """
+    entry = configuration(agent, name)
+    if entry is None or (name not in SANDBOX_TOOLS and name not in web):
         return _NOT_ENABLED
-    match configuration["permission_policy"]["type"]:
+    return policy_evaluation(entry)
+
+
+def policy_evaluation(entry: Mapping[str, Any]) -> Evaluation:
+    """What the policy of a tool's configuration says of a call."""
+    match entry["permission_policy"]["type"]:
         case "always_allow":
             return Evaluation("allow", {"type": "always_allow"})
         case "always_ask":
@@ -54,7 +62,7 @@ def evaluate(agent: Agent, name: str) -> Evaluation:
             return Evaluation("ask", {"type": "auto", "evaluated_permission": permission})
 
 
-def _configuration(agent: Agent, name: str) -> Mapping[str, Any] | None:
+def configuration(agent: Agent, name: str) -> Mapping[str, Any] | None:
     """The effective configuration of a built-in tool, or None if the agent does not have it enabled."""
     for toolset in agent["tools"]:
         if toolset["type"] != "agent_toolset_20260401":

@@ -107,11 +107,14 @@ def system_prompt(
     self_hosted: bool,
     uploads: Sequence[str] = (),
     memory: Sequence[MountedStore] = (),
+    skills: str = "",
+    others: str = "",
 ) -> list[dict[str, Any]]:
-    """The system prompt's blocks: the agent's own, where its tools work, its files and memory stores.
+    """The system prompt's blocks: the agent's own, where its tools work, its files, memory stores and skills.
 
     `uploads` are the paths of the files that the session began with. Those that are added later are not told
-    of, so that the prompt stays what it was.
+    of, so that the prompt stays what it was. `skills` is the note on the agent's skills, if it has any,
+    `others` that on agents that it works with.
     """
     texts: list[str] = []
     if agent["system"] and agent["system"].strip():
@@ -126,6 +129,10 @@ def system_prompt(
             texts.append(_upload_list(uploads))
     if enabled_sandbox_tools(agent) and memory:
         texts.append(memory_note(memory))
+    if skills:
+        texts.append(skills)
+    if others:
+        texts.append(others)
     return [{"type": "text", "text": text} for text in texts]
 
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from corral.brain.media_limits import within_limits
+from corral.session.calls import TOOL_RESULTS
 from corral.session.events import Event
-from corral.session.state import TOOL_RESULTS
 
 Block = dict[str, Any]
 Message = dict[str, Any]
@@ -32,6 +32,10 @@ _CUT_OFF: Final = "[Your last response was cut off at the output limit. Go on fr
 _NOTHING: Final = "[No output]"
 _EMPTY: Final = "[An empty message]"
 _GO_ON: Final = "[You paused here. Go on.]"
+_OUTCOME: Final = (
+    "Work towards this outcome, on your own, until it is reached:\n\n{description}\n\n"
+    "It will be judged by this rubric:\n\n{rubric}"
+)
 _MEDIA: Final = frozenset({"image", "document"})
 _REFUSED: Final = "[Left out here: {type}. The model's API refused the request that held it.]"
 _UNCACHEABLE: Final = frozenset({"thinking", "redacted_thinking"})
@@ -70,6 +74,9 @@ class Transcript:
         self._model = model
         self._exchanges: list[_Exchange] = [_Exchange(None, {})]
         self._interrupted = False
+        self._asking = False
+        self._late: list[Block] = []
+        """What was said while the model was being asked: it stands behind the answer."""
 
     def extend(self, events: Iterable[Event]) -> None:
         """Take in several events."""
@@ -83,12 +90,22 @@ class Transcript:
             case "user.message":
                 self._note_interruption()
                 last.said.extend(_shown(event.body["content"]) or [{"type": "text", "text": _EMPTY}])
+            case "user.define_outcome":
+                self._note_interruption()
+                (self._late if self._asking else last.said).append(_goal(event.body))
+            case "agent.thread_message_received":
+                self._note_interruption()
+                (self._late if self._asking else last.said).extend(_message(event.body))
+            case "span.model_request_start":
+                self._asking = True
             case "system.message":
                 last.system.extend(_shown(event.body["content"]))
             case "user.interrupt":
                 self._interrupted = True
             case "span.model_request_end":
                 self._response(dict(event.private or {}))
+                self._exchanges[-1].said.extend(self._late)
+                self._asking, self._late = False, []
             case kind if kind in TOOL_RESULTS:
                 model_id = last.calls.get(event.body[TOOL_RESULTS[kind]])
                 if model_id is not None and model_id not in last.results:
@@ -144,11 +161,26 @@ class Transcript:
             self._exchanges.append(
                 _Exchange(blocks, {event: model for model, event in private["calls"].items()})
             )
+            for model_id, answer in private.get("answered", {}).items():
+                content = [{"type": "text", "text": answer["text"]}]
+                self._exchanges[-1].results[model_id] = _result(model_id, content, answer["is_error"])
         if private.get("stop_reason") == "max_tokens" and not private["calls"]:
             self._exchanges[-1].said.append({"type": "text", "text": _CUT_OFF})
         if private.get("stop_reason") == "pause_turn" and blocks and blocks[-1]["type"] == "text":
             # Only a server tool may be under way at the end of a request; anything else is taken for prefill.
             self._exchanges[-1].said.append({"type": "text", "text": _GO_ON})
+
+
+def _message(received: Mapping[str, Any]) -> list[Block]:
+    """A message of another thread, under the name of who sent it."""
+    name = received.get("from_agent_name")
+    origin = "the coordinator" if name is None else f"{name} ({received['from_session_thread_id']})"
+    return [{"type": "text", "text": f"[Message from {origin}]"}, *_shown(received["content"])]
+
+
+def _goal(outcome: Mapping[str, Any]) -> Block:
+    text = _OUTCOME.format(description=outcome["description"], rubric=outcome["rubric"].get("content", ""))
+    return {"type": "text", "text": text}
 
 
 def _given_back(content: Iterable[Block], *, same_model: bool) -> Iterable[Block]:

@@ -1,8 +1,8 @@
 """Publish and subscribe inside one process.
 
 A subscription holds no history: a poke is one bit however often it is repeated, since whoever is poked reads
-the log. Previews are carried as payloads, bounded in number; when a subscriber is too slow its oldest
-previews are shed, which it can see, and never its pokes.
+the log. Previews are carried as payloads, bounded in number and in bytes; when a subscriber is too slow the
+ends of its previews are shed, which it can see, and never its pokes.
 """
 
 import asyncio
@@ -13,6 +13,9 @@ from typing import Final, Protocol, Self
 import msgspec
 
 _PREVIEWS_HELD: Final = 512
+_PREVIEW_BYTES_HELD: Final = 256 * 1024
+_SHED_KNOWN: Final = 64
+"""Shed events that a reader remembers; a piece of an older one shows by its position that some are lost."""
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -47,7 +50,8 @@ class Subscription:
         self._arrived = asyncio.Event()
         self._poked = False
         self._previews: deque[Preview] = deque()
-        self._shed: set[str] = set()
+        self._bytes = 0
+        self._shed: dict[str, None] = {}
 
     async def __aenter__(self) -> Self:
         for topic in self._topics:
@@ -78,6 +82,7 @@ class Subscription:
         poked, previews = self._poked, list(self._previews)
         self._poked = False
         self._previews.clear()
+        self._bytes = 0
         self._arrived.clear()
         return poked, previews
 
@@ -89,15 +94,18 @@ class Subscription:
     def offer(self, preview: Preview) -> None:
         """Called by the hub: a preview to pass on, unless a part of its event has been shed already."""
         if preview.starts:
-            self._shed.discard(preview.event_id)
+            self._shed.pop(preview.event_id, None)
         elif preview.event_id in self._shed:
             return
-        if len(self._previews) >= _PREVIEWS_HELD:
+        size = len(preview.frame)
+        if len(self._previews) >= _PREVIEWS_HELD or self._bytes + size > _PREVIEW_BYTES_HELD:
             # The texts shown must stay a prefix of the final text, so an event is shed from here on.
-            self._shed.update(held.event_id for held in self._previews)
-            self._shed.add(preview.event_id)
+            self._shed.update(dict.fromkeys([*(held.event_id for held in self._previews), preview.event_id]))
+            while len(self._shed) > _SHED_KNOWN:
+                del self._shed[next(iter(self._shed))]
             return
         self._previews.append(preview)
+        self._bytes += size
         self._arrived.set()
 
 
@@ -180,6 +188,9 @@ class Hub:
 
 
 WAKES_TOPIC: Final = "wakes"
+WEBHOOKS_TOPIC: Final = "webhooks"
+DREAMS_TOPIC: Final = "dreams"
+"""Poked by the database itself (migration 0010) when an endpoint is to be told something."""
 
 
 def session_topic(session_id: str) -> str:

@@ -4,7 +4,8 @@ Pokes are gathered while a NOTIFY is under way, so that a busy server sends one 
 and not one per event. Previews of an answer cross to other servers too, as payloads, but only for sessions
 that another server has said it is watching, and only while they fit a notification.
 
-A lost connection loses messages; after reconnecting, every reader is poked and reads the log again.
+A lost connection loses messages; after reconnecting, every reader is poked and reads the log again. What
+waits to be sent is bounded: while the database is slow, or away, previews for others are left out.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ _WATCH_SECONDS: Final = 30.0
 _RECONNECT_SECONDS: Final = 0.5
 _TOPICS_A_NOTICE: Final = 150
 """A topic takes about 40 bytes."""
+_NOTICES_HELD: Final = 1_000
+"""Previews and words of what is watched that wait to be sent, at most: 8 MB of them."""
 
 _log = structlog.get_logger(__name__)
 
@@ -72,8 +75,7 @@ class PostgresBus:
     def subscribe(self, *topics: str, previews: bool = False) -> Subscription:
         """See `Bus.subscribe`. Wanting previews asks the other servers for theirs."""
         if previews:
-            self._notices.append(_Notice(self._name, watch=list(topics)))
-            self._wanted.set()
+            self._announce(_Notice(self._name, watch=list(topics)))
         return self._hub.subscribe(*topics, previews=previews)
 
     async def publish(self, *topics: str) -> None:
@@ -87,8 +89,13 @@ class PostgresBus:
         """See `Bus.preview`."""
         self._hub.preview(topic, preview)
         if self._is_watched(topic):
-            self._notices.append(_Notice(self._name, topic=topic, preview=preview))
-            self._wanted.set()
+            self._announce(_Notice(self._name, topic=topic, preview=preview))
+
+    def _announce(self, notice: _Notice) -> None:
+        # A preview that is left out shows by its position; what is watched is said again soon enough.
+        if len(self._notices) < _NOTICES_HELD:
+            self._notices.append(notice)
+        self._wanted.set()
 
     def has_readers(self, topic: str) -> bool:
         """See `Bus.has_readers`."""
@@ -113,6 +120,9 @@ class PostgresBus:
                     await self._wanted.wait()
             if loop.time() >= watch_at:
                 watch_at = loop.time() + self._watch_seconds / 3
+                self._watched = {
+                    topic: until for topic, until in self._watched.items() if until > loop.time()
+                }
                 watch = self._hub.previewed()
                 self._notices.extend(
                     _Notice(self._name, watch=watch[at : at + _TOPICS_A_NOTICE])

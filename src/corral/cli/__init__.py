@@ -24,6 +24,7 @@ _COMMANDS: Final[dict[str, _Command]] = {
     "session": _Command("session", "See sessions, follow them, stop them, put them away."),
     "serve": _Command("serve", "A server on an existing database."),
     "worker": _Command("worker", "Runs agents' tools in sandboxes."),
+    "gateway": _Command("gateway", "Opens secrets, speaks to MCP servers."),
     "admin": _Command("admin", "Environments, keys, schema."),
     "doctor": _Command("doctor", "Checks this installation and says what to do."),
     "model": _Command("model", "A scripted model for demonstrations and tests."),

@@ -10,10 +10,14 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from corral.cli.audit import audit, carried_out
 from corral.cli.databases import opened_database
+from corral.cli.identity import identity
 from corral.cli.options import config_option, data_option, json_option
+from corral.cli.rotate_keys import rotate_keys
 from corral.cli.running import read_settings, run_briefly
 from corral.cli.vault_key import vault_key
+from corral.cli.webhooks import webhook
 from corral.resources.environments import Environments
 from corral.resources.keys import Key, KeyKind, Keys
 from corral.store.database import Database
@@ -65,7 +69,27 @@ def _print(as_json: bool, plain: object, rows: Sequence[Sequence[str]], columns:
     Console(soft_wrap=True).print(table)
 
 
+admin.add_command(audit)
 admin.add_command(vault_key)
+admin.add_command(rotate_keys)
+admin.add_command(identity)
+admin.add_command(webhook)
+
+
+@admin.command("openapi")
+@json_option
+def openapi(as_json: bool) -> None:
+    """Print the OpenAPI document of the API that this version serves; with --json on one line.
+
+    \b
+    Example:
+      corral admin openapi > openapi.json
+    """
+    from corral.api.app import ROUTES  # takes a second to import
+    from corral.api.openapi import render
+
+    document = render(ROUTES)
+    click.echo(msgspec.json.format(document, indent=0) if as_json else document, nl=as_json)
 
 
 @admin.group("environment")
@@ -109,7 +133,13 @@ def environment_create(
     params = CreateEnvironment(
         name=name, description=description, config=CloudParams() if kind == "cloud" else SelfHosted()
     )
-    made = _with_database(config, data, lambda database: Environments(database).create(params))
+
+    async def create(database: Database) -> Environment:
+        return await carried_out(
+            database, lambda at: Environments(at).create(params), made=lambda made: made.id
+        )
+
+    made = _with_database(config, data, create)
     if as_json:
         click.echo(msgspec.json.encode(made).decode())
         return
@@ -236,9 +266,16 @@ def _create_key(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    key, text = _with_database(
-        config, data, lambda database: Keys(database).create(kind, name, environment_id)
-    )
+
+    async def create(database: Database) -> tuple[Key, str]:
+        return await carried_out(
+            database,
+            lambda at: Keys(at).create(kind, name, environment_id),
+            environment_id,
+            made=lambda made: made[0].id,
+        )
+
+    key, text = _with_database(config, data, create)
     if as_json:
         click.echo(msgspec.json.encode({**msgspec.to_builtins(key), "key": text}).decode())
         return
@@ -262,7 +299,11 @@ def _state(key: Key) -> str:
 
 
 def _revoke_key(kind: KeyKind, key_id: str, config: Path | None, data: Path | None, as_json: bool) -> None:
-    key = _with_database(config, data, lambda database: Keys(database).revoke(key_id, kind))
+
+    async def revoke(database: Database) -> Key:
+        return await carried_out(database, lambda at: Keys(at).revoke(key_id, kind), key_id)
+
+    key = _with_database(config, data, revoke)
     click.echo(msgspec.json.encode(key).decode() if as_json else f"{key.id} ({key.name}) is revoked.")
 
 

@@ -79,7 +79,7 @@ async def _examine(config: Path | None, data_dir: Path) -> list[Finding]:
     findings = [Finding("settings", "ok", str(config) if config else "defaults and environment")]
     findings += [finding async for finding in _database(settings, data_dir)]
     findings += [finding async for finding in _provider(settings)]
-    findings.append(await _sandbox(settings))
+    findings += [finding async for finding in _sandbox(settings)]
     findings.append(_disk(data_dir))
     return findings
 
@@ -219,7 +219,8 @@ def _clock(whose: str, theirs: float) -> Finding:
     return Finding("clock", "ok", f"agrees with the {whose}'s")
 
 
-async def _sandbox(settings: Settings) -> Finding:
+async def _sandbox(settings: Settings) -> AsyncGenerator[Finding]:
+    from corral.hands.sandbox.bubblewrap import BubblewrapProvider
     from corral.hands.sandbox.provider import SandboxUnavailable
     from corral.hands.sandbox.select import provider_named
 
@@ -228,13 +229,23 @@ async def _sandbox(settings: Settings) -> Finding:
     try:
         await provider.probe()
     except SandboxUnavailable as error:
-        return Finding("sandbox", "failure", f"{name} does not work here", str(error))
+        yield Finding("sandbox", "failure", f"{name} does not work here", str(error))
+        return
     finally:
+        bounds, unbounded = "", None
+        if isinstance(provider, BubblewrapProvider):
+            bounds, unbounded = provider.bounds, provider.unbounded
         await provider.close()
     if name == "process":
         advice = "set worker.sandbox to `bubblewrap`, unless this machine has nothing to protect"
-        return Finding("sandbox", "warning", "process: agents' commands run without a fence", advice)
-    return Finding("sandbox", "ok", f"{name} works")
+        yield Finding("sandbox", "warning", "process: agents' commands run without a fence", advice)
+        return
+    yield Finding("sandbox", "ok", f"{name} works")
+    if unbounded is not None:
+        what, _, advice = unbounded.partition(": ")
+        yield Finding("limits", "warning", f"bounded: {bounds}; not bounded: {what}", advice)
+    elif bounds:
+        yield Finding("limits", "ok", bounds)
 
 
 def _disk(data_dir: Path) -> Finding:

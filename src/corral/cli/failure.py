@@ -8,6 +8,10 @@ CANNOT_SANDBOX: Final = 78
 """Exit status of a worker without a working sandbox (sysexits' EX_CONFIG): starting it again cannot help."""
 
 
+CANNOT_OPEN: Final = 78
+"""Exit status of a gateway without the right keys: starting it again cannot help either."""
+
+
 class Failure(click.ClickException):
     """Ends the command with a message; the second line, if there is one, says what to do."""
 
@@ -27,6 +31,12 @@ class NoSandbox(Failure):
     """Ends a worker that has no working sandbox."""
 
     exit_code = CANNOT_SANDBOX
+
+
+class WrongKeys(Failure):
+    """Ends a gateway that does not have the vault's keys."""
+
+    exit_code = CANNOT_OPEN
 
 
 def explained(error: Exception) -> Exception:

@@ -19,6 +19,20 @@ from corral.telemetry.logs import configure_logs
 T = TypeVar("T")
 
 
+class Stop(asyncio.Event):
+    """Set when the command is to end; ``again`` is set when that has been asked for a second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = asyncio.Event()
+
+    def ask(self) -> None:
+        """Ask for the end."""
+        if self.is_set():
+            self.again.set()
+        self.set()
+
+
 class Stopped(Exception):
     """The command was asked to stop while it was still starting."""
 
@@ -35,14 +49,14 @@ def direct_url(settings: Settings) -> str | None:
     return None if settings.store.direct_url is None else settings.store.direct_url.reveal()
 
 
-def run_until_signal(command: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+def run_until_signal(command: Callable[[Stop], Coroutine[Any, Any, None]]) -> None:
     """Run ``command`` to its end; SIGINT and SIGTERM set the event that it gets."""
 
     async def with_signals() -> None:
-        stop = asyncio.Event()
+        stop = Stop()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, stop.ask)
         try:
             await command(stop)
         except Stopped:

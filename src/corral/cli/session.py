@@ -79,16 +79,17 @@ async def _newest(api: ApiClient, statuses: tuple[str, ...], limit: int, archive
 @click.argument("session_id", metavar="ID")
 @_shared
 def show(session_id: str, as_json: bool, asked: Asked) -> None:
-    """What a session is doing or why it stopped, what it waits for, and what it cost.
+    """What a session is doing or why it stopped, what it waits for, what it cost, and which hosts its
+    sandbox has asked for.
 
     \b
     Example:
       corral session show sesn_01ABC
     """
     from corral.cli.session_print import print_facts
-    from corral.cli.session_stop import look
+    from corral.cli.session_stop import look_closely
 
-    shown, facts = _run(asked, lambda api: look(api, session_id))
+    shown, facts = _run(asked, lambda api: look_closely(api, session_id))
     if as_json:
         _print({**shown, "facts": msgspec.to_builtins(facts)})
     else:

@@ -12,6 +12,9 @@ from corral.cli.printable import printable
 from corral.cli.session_facts import Facts, OpenCall, duration, moment, money, now, usage_in_words
 
 _STYLES = {"running": "green", "rescheduling": "yellow", "terminated": "dim"}
+_DECISION_STYLES = {"allowed": "green", "denied": "red", "failed": "yellow"}
+_DECISIONS = 20
+"""Most hosts that are shown to a person."""
 
 
 def print_list(sessions: Sequence[dict[str, Any]]) -> None:
@@ -66,6 +69,7 @@ def print_facts(session: dict[str, Any], facts: Facts) -> None:
             console.print(Text(f"{name:<12} ", "dim").append(printable(str(value)), "default"))
     for item in session.get("hands", ())[:1]:
         console.print(Text(f"{'hands':<12} ", "dim").append(printable(_hands(item)), "default"))
+    _print_egress(console, session.get("egress", ()))
     console.print(Text(f"\n{printable(facts.story)}", "bold"))
     if facts.queued:
         console.print(Text(f"{facts.queued} message(s) wait to be read."))
@@ -73,6 +77,22 @@ def print_facts(session: dict[str, Any], facts: Facts) -> None:
         console.print(_call(call))
     if facts.advice is not None:
         console.print(Text(f"What to do: {facts.advice}"))
+
+
+def _print_egress(console: Console, decisions: Sequence[dict[str, Any]]) -> None:
+    """Which hosts the sandbox has asked for; first those that it did not get."""
+    ordered = sorted(decisions, key=lambda one: one["decision"] == "allowed")
+    for number, one in enumerate(ordered[:_DECISIONS]):
+        requests = f"{one['requests']} request{'' if one['requests'] == 1 else 's'}"
+        why = f": {one['reason']}" if one["reason"] else ""
+        line = Text(f"{'network' if number == 0 else '':<12} ", "dim")
+        line.append(one["decision"], _DECISION_STYLES.get(one["decision"], ""))
+        line.append(
+            printable(f" {one['host']}:{one['port']}, {requests}, last {one['last_at']}{why}"), "default"
+        )
+        console.print(line)
+    if len(ordered) > _DECISIONS:
+        console.print(Text(f"{'':<12} and {len(ordered) - _DECISIONS} more; --json shows all", "dim"))
 
 
 def _call(call: OpenCall) -> Text:

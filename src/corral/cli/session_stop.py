@@ -37,6 +37,16 @@ async def look(api: ApiClient, session_id: str) -> tuple[dict[str, Any], Facts]:
     return session, facts_of(session, events, now())
 
 
+async def look_closely(api: ApiClient, session_id: str) -> tuple[dict[str, Any], Facts]:
+    """The same, with what was decided about the hosts that its sandbox asked for (`egress`)."""
+    session, facts = await look(api, session_id)
+    try:
+        session["egress"] = (await api.get(f"/corral/v1/sessions/{session_id}/egress"))["data"]
+    except Refused:
+        pass  # not a Corral, or not an API key
+    return session, facts
+
+
 async def stop_session(api: ApiClient, session_id: str, timeout: float) -> Outcome:
     """Interrupt, and wait at most ``timeout`` seconds until nothing goes on and nothing waits to go on."""
     session, facts = await look(api, session_id)

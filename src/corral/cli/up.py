@@ -1,4 +1,4 @@
-"""`corral up`: everything on one machine, in this process and three of its children."""
+"""`corral up`: everything on one machine, in this process and four of its children."""
 
 import asyncio
 import os
@@ -12,6 +12,7 @@ import msgspec
 
 from corral.cli.credentials import Credentials, prepare_credentials, shown
 from corral.cli.failure import Failure
+from corral.cli.gateway_process import GatewayProcess, gateway_environment
 from corral.cli.options import config_option, data_option, json_option
 from corral.cli.running import (
     check_port,
@@ -22,9 +23,10 @@ from corral.cli.running import (
     unless_stopped,
     write_private,
 )
+from corral.cli.vault_key import FOLDER as VAULT_FOLDER
 from corral.cli.vault_key import kept_public_key, refuse_private_key
 from corral.cli.worker_process import WorkerProcess, worker_environment
-from corral.settings import Inference, Settings
+from corral.settings import Inference, Load, Settings
 from corral.store.database import Database
 from corral.store.embedded import EmbeddedPostgres
 from corral.store.migrate import migrate
@@ -78,14 +80,22 @@ def up(
     )
     settings = msgspec.structs.replace(settings, server=server)
     data_dir = (data or default_data_dir()).absolute()
-    house = _House(settings, data_dir, ready_file, as_json)
+    house = _House(settings, data_dir, ready_file, as_json, None if config is None else config.absolute())
     run_until_signal(house.run)
 
 
 class _House:
     """One run of `corral up`."""
 
-    def __init__(self, settings: Settings, data_dir: Path, ready_file: Path | None, as_json: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: Path,
+        ready_file: Path | None,
+        as_json: bool,
+        config: Path | None,
+    ) -> None:
+        self._config = config
         self._settings = settings
         self._data_dir = data_dir
         self._ready_file = ready_file
@@ -117,7 +127,39 @@ class _House:
                 settings.vault, public_key=await unless_stopped(stop, public_key)
             )
             settings = msgspec.structs.replace(settings, vault=sealing)
-            await self._serve(settings, database, credentials, stop)
+            settings, gateway = self._with_gateway(stack, settings, url)
+            await self._serve(settings, database, credentials, gateway, stop)
+
+    def _with_gateway(
+        self, stack: AsyncExitStack, settings: Settings, database_url: str
+    ) -> tuple[Settings, GatewayProcess | None]:
+        """The settings with the address of a gateway of our own, which is to be started once we serve."""
+        if settings.gateway.url is not None:
+            self._done("gateway", f"your own, at {settings.gateway.url}")
+            return settings, None
+        if self._settings.vault.public_key is not None:
+            self._done("gateway", "none: vault.public_key is yours, and we do not have its other half")
+            self._say("      for MCP servers run `corral gateway` with it, and set gateway.url")
+            return settings, None
+        from corral.server import listen
+
+        listener = listen("127.0.0.1", 0)
+        stack.callback(listener.close)
+        door = listen("127.0.0.1", 0)
+        stack.callback(door.close)
+        process = GatewayProcess(
+            listener,
+            door,
+            self._data_dir / VAULT_FOLDER,
+            gateway_environment(os.environ, settings, database_url),
+            self._config,
+        )
+        gateway = msgspec.structs.replace(
+            settings.gateway,
+            url=f"http://127.0.0.1:{listener.getsockname()[1]}",
+            egress_address=f"127.0.0.1:{door.getsockname()[1]}",
+        )
+        return msgspec.structs.replace(settings, gateway=gateway), process
 
     def _import_client(self, stack: AsyncExitStack) -> None:
         """Import the model client while the database starts: the first model request must not wait for it."""
@@ -196,9 +238,14 @@ class _House:
         return msgspec.structs.replace(settings, files=files)
 
     async def _serve(
-        self, settings: Settings, database: Database, credentials: Credentials, stop: asyncio.Event
+        self,
+        settings: Settings,
+        database: Database,
+        credentials: Credentials,
+        gateway: GatewayProcess | None,
+        stop: asyncio.Event,
     ) -> None:
-        from corral.server import run_server
+        from corral.lifetime import run_server
 
         worker: WorkerProcess | None = None
         server_stop = asyncio.Event()
@@ -217,11 +264,15 @@ class _House:
             )
             worker.start()
             self._done("worker", f"sandboxes by {settings.worker.sandbox}")
+            if gateway is not None:
+                gateway.start()
+                self._done("gateway", "MCP servers and credentials")
             self._tell_ready(_local(base_url), credentials)
 
         serving = asyncio.create_task(
             run_server(
-                settings,
+                # Nobody else would go on with the sessions: this machine's next start does.
+                msgspec.structs.replace(settings, load=Load(drain_seconds=0.0)),
                 database,
                 host=settings.server.host,
                 port=settings.server.port,
@@ -236,8 +287,8 @@ class _House:
         finally:
             stopped.cancel()
             (self._data_dir / RUNNING).unlink(missing_ok=True)
-            if worker is not None:
-                await worker.stop()
+            children = [child for child in (worker, gateway) if child is not None]
+            await asyncio.gather(*(child.stop() for child in children))
             server_stop.set()
             await _end(serving)
 

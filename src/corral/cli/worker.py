@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from corral.cli.descriptors import take_descriptors
 from corral.cli.options import config_option, json_option
 from corral.cli.running import read_settings, run_until_signal
 
@@ -65,6 +66,7 @@ def worker(
     async def command(stop: asyncio.Event) -> None:
         from corral.hands.worker import run_worker
 
-        await run_worker(chosen, stop, on_ready)
+        await run_worker(chosen, stop, on_ready, limits=settings.limits)
 
+    take_descriptors()
     run_until_signal(command)

@@ -33,7 +33,9 @@ def beaten(
     ttl = min(max(desired_ttl or TTL_SECONDS, TTL_SECONDS_LEAST), TTL_SECONDS_MOST)
     state, last = row["state"], row["last_heartbeat"]
     if state == "stopped" or (state == "stopping" and not former):
-        return WorkHeartbeat(last_heartbeat=last or "", lease_extended=False, state=state, ttl_seconds=ttl)
+        return WorkHeartbeat(
+            last_heartbeat=last or "", lease_extended=False, state=state, ttl_seconds=_held_for(row)
+        )
     if former or (expected is not None and expected != (last or NO_HEARTBEAT)):
         raise PreconditionFailed(
             "The expected_last_heartbeat is not the stored one, so another worker may hold the lease.",
@@ -43,7 +45,7 @@ def beaten(
                     "last_heartbeat": last,
                     "lease_extended": False,
                     "state": state,
-                    "ttl_seconds": ttl,
+                    "ttl_seconds": _held_for(row),
                 }
             },
         )
@@ -52,6 +54,14 @@ def beaten(
     return WorkHeartbeat(
         last_heartbeat=to_wire(row["now"]), lease_extended=True, state="active", ttl_seconds=ttl
     )
+
+
+def _held_for(row: Mapping[str, Any]) -> int:
+    """For how many seconds the lease was last given; what a new one gets where there is none."""
+    since = row["latest_heartbeat_at"] or row["acknowledged_at"]
+    if since is None or row["lease_until"] is None:
+        return TTL_SECONDS
+    return max(0, round((row["lease_until"] - since).total_seconds()))
 
 
 def extended(answer: WorkHeartbeat) -> bool:

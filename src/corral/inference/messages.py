@@ -7,7 +7,7 @@ which a server spends while its database starts, and nobody else pays.
 import asyncio
 import importlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -21,6 +21,8 @@ _RETRYABLE_STATUS: Final = frozenset({408, 409, 425, 429})
 _REFUSED_STATUS: Final = frozenset({400, 413, 422})
 _EFFORT_DEFAULT: Final = "high"
 _DONE: Final = b"[DONE]"
+_MODELS_A_PAGE: Final = 1000
+_MODEL_PAGES: Final = 20
 
 
 def import_client() -> None:
@@ -98,6 +100,26 @@ class MessagesProvider:
         if assembler.response is None:
             raise ModelFailed("failed", "the stream ended before the answer did", retryable=True)
 
+    async def list_models(self) -> list[dict[str, Any]]:
+        """The models that the endpoint offers, as it describes them; see `corral.inference.model_list`."""
+        client = await self._connected()
+        import anthropic
+        import httpx2
+
+        found: list[dict[str, Any]] = []
+        params: dict[str, object] = {"limit": _MODELS_A_PAGE}
+        try:
+            for _ in range(_MODEL_PAGES):
+                page = await client.get("/v1/models", cast_to=object, options={"params": params})
+                entries, last = _models_of(page)
+                found += entries
+                if last is None:
+                    return found
+                params["after_id"] = last
+        except (anthropic.APIError, OSError, httpx2.HTTPError) as error:
+            raise ModelFailed("failed", f"no list of models: {_cause(error)}", retryable=True) from error
+        return found
+
     async def _connected(self) -> "AsyncAnthropic":
         async with self._importing:
             if self._client is None:
@@ -135,6 +157,22 @@ class MessagesProvider:
         if not self._claude_api or not request.session_id:
             return {}
         return {"anthropic-managed-agents-session-id": request.session_id}
+
+
+def _models_of(page: object) -> tuple[list[dict[str, Any]], str | None]:
+    """The models of a page, and the last one's id if there is another page behind it.
+
+    Gateways that list as the OpenAI API does are understood too: it is the ids that count.
+    """
+    content = cast("dict[str, Any]", page) if isinstance(page, dict) else {}
+    data: Any = content.get("data")
+    if not isinstance(data, list):
+        raise ModelFailed("failed", "what the provider gives at /v1/models is no list", retryable=False)
+    models: list[dict[str, Any]] = []
+    for entry in cast("list[Any]", data):
+        if isinstance(entry, dict) and isinstance(cast("dict[str, Any]", entry).get("id"), str):
+            models.append(cast("dict[str, Any]", entry))
+    return models, models[-1]["id"] if models and content.get("has_more") is True else None
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, Any]]:

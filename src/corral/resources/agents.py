@@ -4,22 +4,36 @@ A version is a row that never changes. The row in `agents` says which one is the
 whoever makes the next, so that two updates at once become two versions or one conflict, and none is lost.
 """
 
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, LiteralString
 
 import msgspec
+from msgspec import UNSET
 from psycopg.rows import DictRow
 
-from corral.resources import listing
+from corral.resources import listing, rosters
+from corral.resources.skill_references import pinned
 from corral.store.database import Connection, Database
 from corral.wire import metadata as meta
 from corral.wire import pagination
-from corral.wire.agents import Agent, AgentConfig, CreateAgent, UpdateAgent, create_config, update_config
+from corral.wire.agents import (
+    Agent,
+    AgentConfig,
+    CreateAgent,
+    ModelConfig,
+    UpdateAgent,
+    create_config,
+    resolve_skills,
+    update_config,
+)
 from corral.wire.errors import Conflict, InvalidRequest, NotFound
 from corral.wire.fields import given
 from corral.wire.ids import new_id
+from corral.wire.multiagent import drafted, full_block, with_own_version
 from corral.wire.overrides import AgentRef, AgentWithOverrides, snapshot
 from corral.wire.pagination import Listing, Page, check_within
 from corral.wire.query import TimeRange
+from corral.wire.skills import SkillReference
 from corral.wire.times import to_wire
 
 LIST: Final = "agents"
@@ -42,11 +56,15 @@ class Agents:
         """Store a new agent at version 1.
 
         Raises:
-            InvalidRequest: a rule of contract sections 4 and 5 does not hold.
-            NotFound: it names a skill that does not exist.
+            InvalidRequest: a rule of contract sections 4 and 5 does not hold, or it names a skill that does
+                not exist.
         """
         config = create_config(params, meta.created(params.metadata))
+        await pinned(self._database, config.skills, "skills")
         agent_id = new_id("agent")
+        if params.multiagent is not None:
+            draft = drafted(params.multiagent)
+            config.multiagent = await rosters.pinned(draft, config, agent_id, 1, self._database.fetch)
         row = await self._database.fetch_one(
             "with a as (insert into agents (id, version) values (%(id)s, 1) returning id, created_at)"
             " insert into agent_versions (agent_id, version, config)"
@@ -76,10 +94,13 @@ class Agents:
         """Make the next version, or none where nothing changes (contract section 4.3).
 
         Raises:
-            NotFound: there is no such agent, or the update names a skill that does not exist.
-            InvalidRequest: the agent is archived, or the result breaks a rule.
+            NotFound: there is no such agent.
+            InvalidRequest: the agent is archived, the result breaks a rule, or the update names a skill that
+                does not exist.
             Conflict: ``params.version`` is not the current one, even where nothing would change.
         """
+        # Those that the agent has already may be gone by now: then no session can be made of it.
+        await pinned(self._database, resolve_skills(given(params.skills, [])), "skills")
         async with self._database.transaction() as connection:
             row = await _locked(connection, agent_id)
             if row["archived_at"] is not None:
@@ -93,8 +114,10 @@ class Agents:
             stored = _config(row)
             merged = meta.patched(stored.metadata, given(params.metadata, {}))
             config = update_config(stored, params, merged)
+            await _update_roster(connection, row, config, params)
             if config == stored:
                 return _shown(row)
+            config.multiagent = with_own_version(config.multiagent, agent_id, current + 1)
             return await _next_version(connection, row, config)
 
     async def archive(self, agent_id: str) -> Agent:
@@ -174,7 +197,8 @@ class Agents:
 
         Raises:
             NotFound: there is no such agent, or no such version of it.
-            InvalidRequest: the agent is archived, or the overrides break a rule (contract section 8.3).
+            InvalidRequest: the agent is archived, the overrides break a rule (contract section 8.3), or a
+                skill or its version does not exist.
         """
         agent_id = agent if isinstance(agent, str) else agent.id
         wanted = None if isinstance(agent, str) else given(agent.version, None)
@@ -190,7 +214,28 @@ class Agents:
         if row["archived_at"] is not None:
             raise InvalidRequest(f"Agent {agent_id} is archived.")
         overrides = agent if isinstance(agent, AgentWithOverrides) else None
-        return agent_id, row["version"], snapshot(agent_id, row["version"], _config(row), overrides)
+        config = _config(row)
+        taken = await self._with_skills(snapshot(agent_id, row["version"], config, overrides), "agent")
+        if config.multiagent is not None:
+            # The roster has to go with the model that the session has.
+            config.model = msgspec.convert(taken["model"], ModelConfig)
+            own = {field: value for field, value in taken.items() if field != "multiagent"}
+            agents: dict[tuple[str, int], Mapping[str, Any]] = {(agent_id, row["version"]): own}
+            members = await rosters.members_of(config, agent_id, self._database.fetch)
+            for (member_id, version), member in members.items():
+                shown = snapshot(member_id, version, member.config)
+                del shown["multiagent"]
+                agents[member_id, version] = await self._with_skills(shown, f"agent {member_id}")
+            taken["multiagent"] = full_block(
+                with_own_version(config.multiagent, agent_id, row["version"]) or config.multiagent, agents
+            )
+        return agent_id, row["version"], taken
+
+    async def _with_skills(self, agent: dict[str, Any], path: str) -> dict[str, Any]:
+        """A snapshot with its skills pinned to the versions that are the latest now."""
+        listed = msgspec.convert(agent["skills"], list[SkillReference])
+        skills = await pinned(self._database, listed, f"{path}.skills")
+        return {**agent, "skills": msgspec.to_builtins(skills)}
 
 
 async def _locked(connection: Connection, agent_id: str) -> DictRow:
@@ -203,6 +248,23 @@ async def _locked(connection: Connection, agent_id: str) -> DictRow:
     row = await cursor.fetchone()
     assert row is not None
     return row
+
+
+async def _update_roster(
+    connection: Connection, row: DictRow, config: AgentConfig, params: UpdateAgent
+) -> None:
+    """Put the block that an update sends into the configuration, its references pinned."""
+
+    async def fetch(query: LiteralString, values: dict[str, Any]) -> Sequence[DictRow]:
+        return await (await connection.execute(query, values)).fetchall()
+
+    if params.multiagent is None:
+        config.multiagent = None
+    elif params.multiagent is not UNSET:
+        draft = drafted(params.multiagent, config.multiagent)
+        config.multiagent = await rosters.pinned(draft, config, row["id"], row["version"], fetch)
+    elif params.model is not UNSET and config.multiagent is not None:
+        await rosters.check_geography(config, row["id"], fetch)
 
 
 async def _next_version(connection: Connection, row: DictRow, config: AgentConfig) -> Agent:

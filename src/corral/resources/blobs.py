@@ -18,7 +18,6 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 import obstore
-import psycopg
 import structlog
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
@@ -31,20 +30,21 @@ from corral.wire.ids import new_id
 _PART_BYTES: Final = 5 * 1024 * 1024
 _READ_BYTES: Final = 256 * 1024
 _HEAD_BYTES: Final = 4096
-_SWEEP_SECONDS: Final = 60.0
 _SWEPT_AT_ONCE: Final = 200
 
 _MARK: Final[LiteralString] = """
 update blobs b set unreferenced_since = now()
 where b.state = 'stored' and b.unreferenced_since is null
   and not exists (select from files f where f.blob_id = b.id)
+  and not exists (select from skill_versions v where v.blob_id = b.id)
 """
 # A blob cannot be taken up again behind this statement's back: a copy locks the file that it is made of, so
 # one of the two files is always seen.
 _DOOM: Final[LiteralString] = """
 update blobs b set state = 'doomed'
 where (b.state = 'stored' and b.unreferenced_since <= now() - %(delay)s * interval '1 second'
-       and not exists (select from files f where f.blob_id = b.id))
+       and not exists (select from files f where f.blob_id = b.id)
+       and not exists (select from skill_versions v where v.blob_id = b.id))
    or (b.state = 'writing' and b.created_at < now() - interval '1 day')
 """
 _EXPIRE: Final[LiteralString] = (
@@ -221,6 +221,16 @@ class Blobs:
             if len(doomed) < _SWEPT_AT_ONCE:
                 return removed
 
+    async def tidy(self) -> None:
+        """Sweep as a background job does: a store that does not answer is asked again the next time."""
+        try:
+            removed = await self.sweep()
+        except (BaseError, OSError) as error:
+            _log.warning("blobs could not be swept; trying again later", reason=str(error))
+        else:
+            if removed:
+                _log.info("blobs removed", count=removed)
+
     async def _remove(self, blob_id: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             await obstore.delete_async(self._store, _key(blob_id))
@@ -233,35 +243,6 @@ class Blobs:
         )
         assert row is not None
         return int(row["used"])
-
-
-class Sweeper:
-    """Sweeps a server's blobs from time to time. Open with ``async with``."""
-
-    def __init__(self, blobs: Blobs, *, every: float = _SWEEP_SECONDS) -> None:
-        self._blobs = blobs
-        self._every = every
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> "Sweeper":
-        self._task = asyncio.create_task(self._run(), name="sweep blobs")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._every)
-            try:
-                removed = await self._blobs.sweep()
-            except (psycopg.Error, BaseError, OSError) as error:
-                _log.warning("blobs could not be swept; trying again later", reason=str(error))
-            else:
-                if removed:
-                    _log.info("blobs removed", count=removed)
 
 
 async def _pieces(found: "obstore.GetResult") -> AsyncIterator[bytes]:

@@ -4,18 +4,20 @@ Whoever changes a credential locks its vault first. So the vault cannot be archi
 are counted by one at a time, and nobody waits for somebody who waits for him.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 
 import msgspec
+import structlog
 from psycopg import errors
 from psycopg.rows import DictRow
 
 from corral.resources import listing
 from corral.store.database import Connection, Database
-from corral.vault import rows as secret_rows
-from corral.vault.keys import PublicKey
+from corral.vault.backends.backend import BackendFailed
+from corral.vault.keeping import Keeper, Keeping
 from corral.wire import credential_rules as rules
 from corral.wire import metadata as meta
 from corral.wire.credentials import (
@@ -26,7 +28,7 @@ from corral.wire.credentials import (
     SecretField,
     UpdateCredential,
 )
-from corral.wire.errors import Conflict, InvalidRequest, NotFound
+from corral.wire.errors import Conflict, InternalError, InvalidRequest, NotFound, Overloaded
 from corral.wire.fields import UNSET
 from corral.wire.ids import new_id
 from corral.wire.pagination import Listing, Page
@@ -42,12 +44,15 @@ _COLUMNS: Final = (
 )
 
 
+_log = structlog.get_logger(__name__)
+
+
 class Credentials:
     """The credentials in a database. Their secrets go in and, through here, never come out."""
 
-    def __init__(self, database: Database, key: PublicKey | None) -> None:
+    def __init__(self, database: Database, keeper: Keeper) -> None:
         self._database = database
-        self._key = key
+        self._keeper = keeper
 
     async def create(self, vault_id: str, params: CreateCredential) -> Credential:
         """Put a credential into a vault. It is not tried out.
@@ -59,7 +64,7 @@ class Credentials:
                 ``vault_key_missing``: the server cannot seal.
         """
         metadata = meta.created(params.metadata)
-        async with self._database.transaction() as connection:
+        async with self._keeping() as keeping, self._database.transaction() as connection:
             now = await _vault_for_change(connection, vault_id)
             auth, secrets = rules.created(params.auth, now)
             await _check_key_is_free(connection, vault_id, auth)
@@ -82,7 +87,7 @@ class Credentials:
                 raise _taken(auth) from None
             row = await cursor.fetchone()
             assert row is not None
-            await self._seal(connection, row["id"], secrets)
+            await self._keep(keeping, connection, row["id"], secrets)
             return _shown(row)
 
     async def retrieve(self, vault_id: str, credential_id: str) -> Credential:
@@ -105,7 +110,7 @@ class Credentials:
             InvalidRequest: it is archived, a rule of contract section 15.2 does not hold, or
                 ``vault_key_missing``: the server cannot seal.
         """
-        async with self._database.transaction() as connection:
+        async with self._keeping() as keeping, self._database.transaction() as connection:
             stored, now = await _for_change(connection, vault_id, credential_id)
             if stored.archived_at is not None:
                 raise archived()
@@ -120,7 +125,7 @@ class Credentials:
             )
             if new == stored and not secrets:
                 return stored
-            await self._seal(connection, credential_id, secrets)
+            await self._keep(keeping, connection, credential_id, secrets)
             cursor = await connection.execute(
                 "update vault_credentials c set auth = %s::json, display_name = %s, metadata = %s::json,"
                 " updated_at = now() where c.id = %s returning " + _COLUMNS,
@@ -197,36 +202,60 @@ class Credentials:
         )
         return None if row is None else _shown(row)
 
-    async def refuse_validation(self, vault_id: str, credential_id: str) -> None:
-        """Refuse to try an OAuth token out: that takes the secret, which this process cannot open.
+    async def for_validation(self, vault_id: str, credential_id: str) -> Credential:
+        """A credential whose OAuth token can be tried out.
 
         Raises:
             NotFound: the vault has no such credential.
-            InvalidRequest: it is not of type ``mcp_oauth``, or it is archived, or ``gateway_required``.
+            InvalidRequest: it is not of type ``mcp_oauth``, or it is archived.
         """
         credential = await self.retrieve(vault_id, credential_id)
         if not isinstance(credential.auth, OAuth):
             raise InvalidRequest("Only credentials of type mcp_oauth can be validated.")
         if credential.archived_at is not None:
             raise archived()
-        raise InvalidRequest(
-            "Validating a credential takes its secret, which only a gateway can open; this server has none. "
-            "Send a message to a session that uses the MCP server instead: a bad token shows there.",
-            error_code="gateway_required",
-        )
+        return credential
 
-    async def _seal(
-        self, connection: Connection, credential_id: str, secrets: Mapping[SecretField, Secret]
+    async def by_id(self, credential_id: str) -> Credential:
+        """A credential of whatever vault, archived or not.
+
+        Raises:
+            NotFound: there is no such credential.
+        """
+        row = await self._database.fetch_one(
+            "select " + _COLUMNS + " from vault_credentials c where c.id = %s", (credential_id,)
+        )
+        return _shown(_found(row, credential_id))
+
+    @asynccontextmanager
+    async def _keeping(self) -> AsyncGenerator[Keeping]:
+        try:
+            async with self._keeper.keeping() as keeping:
+                yield keeping
+        except BackendFailed as error:
+            _log.error("the secret manager did not take a secret", reason=str(error))
+            if error.lasting:
+                raise InternalError(
+                    "The secret manager refuses the secret; the server's log says why."
+                ) from None
+            raise Overloaded(
+                "The secret manager cannot be reached at the moment; try again.", retry_after=5
+            ) from None
+
+    async def _keep(
+        self,
+        keeping: Keeping,
+        connection: Connection,
+        credential_id: str,
+        secrets: Mapping[SecretField, Secret],
     ) -> None:
-        if not secrets:
-            return
-        if self._key is None:
+        if secrets and not self._keeper.can_keep:
             raise InvalidRequest(
                 "This server has no key to seal secrets with, so it takes none. Its operator makes a pair "
                 "with `corral admin vault-key create` and sets CORRAL_VAULT__PUBLIC_KEY.",
                 error_code="vault_key_missing",
             )
-        await secret_rows.write(connection, credential_id, secrets, self._key)
+        await keeping.keep(connection, credential_id, secrets)
 
 
 def archived() -> InvalidRequest:

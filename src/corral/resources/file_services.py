@@ -7,6 +7,7 @@ from corral.resources.blobs import BlobLimits, Blobs, open_store
 from corral.resources.file_sources import FileSources
 from corral.resources.files import Files
 from corral.resources.outputs import OutputLimits, Outputs
+from corral.resources.repositories import AttachedRepositories
 from corral.resources.session_resources import SessionResources
 from corral.settings import Files as FilesSettings
 from corral.store.database import Database
@@ -23,7 +24,9 @@ class FileServices:
     session_resources: SessionResources
 
 
-async def open_file_services(database: Database, settings: FilesSettings) -> FileServices:
+async def open_file_services(
+    database: Database, settings: FilesSettings, repositories: AttachedRepositories | None = None
+) -> FileServices:
     """The services that the settings ask for.
 
     Raises:
@@ -47,5 +50,5 @@ async def open_file_services(database: Database, settings: FilesSettings) -> Fil
             OutputLimits(settings.max_session_outputs, settings.max_session_outputs_bytes),
         ),
         sources=FileSources(files),
-        session_resources=SessionResources(database, files),
+        session_resources=SessionResources(database, files, repositories),
     )

@@ -8,11 +8,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import structlog
+from msgspec import structs
 
 from corral.resources.files import Files, refuse_expired
 from corral.wire.content import DocumentBlock, FileSource, ImageBlock, MessageBlock, ResultBlock
 from corral.wire.errors import ApiError, InvalidRequest, NotFound
-from corral.wire.events import ClientEvent, UserCustomToolResult, UserMessage, UserToolResult
+from corral.wire.events import (
+    RUBRIC_CHARACTERS,
+    ClientEvent,
+    DefineOutcome,
+    FileRubric,
+    TextRubric,
+    UserCustomToolResult,
+    UserMessage,
+    UserToolResult,
+)
 from corral.wire.media import IMAGE_BASE64_BYTES, check_image
 
 DOCUMENT_BYTES: Final = 20 * 1024 * 1024
@@ -40,6 +50,34 @@ class FileSources:
                 if (block.__struct_config__.tag, source.file_id) not in checked:
                     await self._check(block, source.file_id, f"{where}.file_id", session_id)
                     checked.add((str(block.__struct_config__.tag), source.file_id))
+
+    async def rubrics(self, events: Sequence[ClientEvent], path: str) -> list[ClientEvent]:
+        """The events with the text of rubrics in place of the files that hold them.
+
+        Raises:
+            InvalidRequest: such a file does not exist, has expired, or is no text of admissible length.
+        """
+        return [
+            structs.replace(event, rubric=await self._rubric(event.rubric.file_id, f"{path}[{index}].rubric"))
+            if isinstance(event, DefineOutcome) and isinstance(event.rubric, FileRubric)
+            else event
+            for index, event in enumerate(events)
+        ]
+
+    async def _rubric(self, file_id: str, path: str) -> TextRubric:
+        where = f"{path}.file_id"
+        try:
+            row = await self._files.row(file_id)
+            refuse_expired(row)
+        except NotFound as missing:
+            raise _inadmissible(missing, file_id, where) from None
+        # A character has four bytes at most, so nothing longer can be of admissible length.
+        content = await self._files.blobs.read(row["blob_id"], RUBRIC_CHARACTERS * 4 + 1)
+        _check_text(content, where)
+        text = content.decode()
+        if len(text) > RUBRIC_CHARACTERS:
+            raise InvalidRequest(f"{where}: the rubric has more than {RUBRIC_CHARACTERS} characters")
+        return TextRubric(content=text)
 
     async def read(self, file_id: str) -> tuple[str, bytes] | None:
         """The media type and the bytes of a file, or None if they are no longer to be had.

@@ -67,29 +67,8 @@ class Memories:
             InvalidRequest: the store is archived or full.
             MemoryPathConflict: the path is another memory's, or lies above or below one's.
         """
-        memory_id, content = new_id("mem"), params.content or ""
         async with self._database.transaction() as connection:
-            await memory_stores.writable(connection, store_id)
-            await _check_free(connection, store_id, params.path, memory_id)
-            await _check_room(connection, store_id, memories=1, size=len(content.encode()))
-            change = Change(store_id, memory_id, "created", params.path, content, by)
-            version_id, moment = await record(connection, change)
-            cursor = await connection.execute(
-                "insert into memories as m (id, store_id, path, content_sha256, content_size_bytes,"
-                " version_id, created_at, updated_at) values (%s, %s, %s, %s, %s, %s, %s, %s)"
-                " returning " + _COLUMNS + (_FULL if full else _BASIC),
-                (
-                    memory_id,
-                    store_id,
-                    params.path,
-                    sha256_of(content),
-                    len(content.encode()),
-                    version_id,
-                    moment,
-                    moment,
-                ),
-            )
-            return _shown(_found(await cursor.fetchone(), memory_id))
+            return await create_in(connection, store_id, params, by, full=full)
 
     async def retrieve(self, store_id: str, memory_id: str, *, full: bool = True) -> Memory:
         """A memory.
@@ -116,28 +95,7 @@ class Memories:
             MemoryPathConflict: the new path is another memory's, or lies above or below one's.
         """
         async with self._database.transaction() as connection:
-            await memory_stores.writable(connection, store_id)
-            row = await _row(connection, store_id, memory_id)
-            path = row["path"] if params.path is None else params.path
-            content = row["content"] if params.content is None else params.content
-            if (path, content) == (row["path"], row["content"]):
-                return _shown(row, full=full)
-            if params.precondition is not None:
-                _check_precondition(row, params.precondition.content_sha256)
-            if path != row["path"]:
-                await _check_free(connection, store_id, path, memory_id)
-            size = len(content.encode())
-            if size > row["content_size_bytes"]:
-                await _check_room(connection, store_id, memories=0, size=size - row["content_size_bytes"])
-            change = Change(store_id, memory_id, "modified", path, content, by)
-            version_id, moment = await record(connection, change)
-            cursor = await connection.execute(
-                "update memories m set path = %s, content_sha256 = %s, content_size_bytes = %s,"
-                " version_id = %s, updated_at = %s where id = %s"
-                " returning " + _COLUMNS + (_FULL if full else _BASIC),
-                (path, sha256_of(content), size, version_id, moment, memory_id),
-            )
-            return _shown(_found(await cursor.fetchone(), memory_id))
+            return await update_in(connection, store_id, memory_id, params, by, full=full)
 
     async def delete(
         self, store_id: str, memory_id: str, by: Actor, *, expected_sha256: str | None = None
@@ -149,12 +107,7 @@ class Memories:
             MemoryPreconditionFailed: the content is not the expected one.
         """
         async with self._database.transaction() as connection:
-            await memory_stores.locked(connection, store_id)
-            row = await _row(connection, store_id, memory_id)
-            if expected_sha256 is not None:
-                _check_precondition(row, expected_sha256)
-            await connection.execute("delete from memories where id = %s", (memory_id,))
-            await record(connection, Change(store_id, memory_id, "deleted", row["path"], None, by))
+            await delete_in(connection, store_id, memory_id, by, expected_sha256=expected_sha256)
 
     async def list(
         self, store_id: str, page: Page, *, prefix: str = "/", children: bool = False, full: bool = False
@@ -189,6 +142,80 @@ class Memories:
             _shown(row) if row["entry"] == row["path"] else MemoryPrefix(path=row["entry"]) for row in rows
         ]
         return Listing(data=data, next_page=next_page)
+
+
+async def create_in(
+    connection: Connection, store_id: str, params: CreateMemory, by: Actor, *, full: bool = False
+) -> Memory:
+    """See `Memories.create`; in the caller's transaction."""
+    memory_id, content = new_id("mem"), params.content or ""
+    await memory_stores.writable(connection, store_id)
+    await _check_free(connection, store_id, params.path, memory_id)
+    await _check_room(connection, store_id, memories=1, size=len(content.encode()))
+    change = Change(store_id, memory_id, "created", params.path, content, by)
+    version_id, moment = await record(connection, change)
+    cursor = await connection.execute(
+        "insert into memories as m (id, store_id, path, content_sha256, content_size_bytes,"
+        " version_id, created_at, updated_at) values (%s, %s, %s, %s, %s, %s, %s, %s)"
+        " returning " + _COLUMNS + (_FULL if full else _BASIC),
+        (
+            memory_id,
+            store_id,
+            params.path,
+            sha256_of(content),
+            len(content.encode()),
+            version_id,
+            moment,
+            moment,
+        ),
+    )
+    return _shown(_found(await cursor.fetchone(), memory_id))
+
+
+async def update_in(
+    connection: Connection,
+    store_id: str,
+    memory_id: str,
+    params: UpdateMemory,
+    by: Actor,
+    *,
+    full: bool = False,
+) -> Memory:
+    """See `Memories.update`; in the caller's transaction."""
+    await memory_stores.writable(connection, store_id)
+    row = await _row(connection, store_id, memory_id)
+    path = row["path"] if params.path is None else params.path
+    content = row["content"] if params.content is None else params.content
+    if (path, content) == (row["path"], row["content"]):
+        return _shown(row, full=full)
+    if params.precondition is not None:
+        _check_precondition(row, params.precondition.content_sha256)
+    if path != row["path"]:
+        await _check_free(connection, store_id, path, memory_id)
+    size = len(content.encode())
+    if size > row["content_size_bytes"]:
+        await _check_room(connection, store_id, memories=0, size=size - row["content_size_bytes"])
+    change = Change(store_id, memory_id, "modified", path, content, by)
+    version_id, moment = await record(connection, change)
+    cursor = await connection.execute(
+        "update memories m set path = %s, content_sha256 = %s, content_size_bytes = %s,"
+        " version_id = %s, updated_at = %s where id = %s"
+        " returning " + _COLUMNS + (_FULL if full else _BASIC),
+        (path, sha256_of(content), size, version_id, moment, memory_id),
+    )
+    return _shown(_found(await cursor.fetchone(), memory_id))
+
+
+async def delete_in(
+    connection: Connection, store_id: str, memory_id: str, by: Actor, *, expected_sha256: str | None = None
+) -> None:
+    """See `Memories.delete`; in the caller's transaction."""
+    await memory_stores.locked(connection, store_id)
+    row = await _row(connection, store_id, memory_id)
+    if expected_sha256 is not None:
+        _check_precondition(row, expected_sha256)
+    await connection.execute("delete from memories where id = %s", (memory_id,))
+    await record(connection, Change(store_id, memory_id, "deleted", row["path"], None, by))
 
 
 def _start(cursor: Cursor | None) -> str:

@@ -37,7 +37,7 @@ async def attach(
     """Attach a store to a session that is being made; the path of its folder, which is none of `taken`.
 
     Raises:
-        NotFound: there is no such store; names `where`.
+        NotFound: there is no such store; `where` goes before the field.
         InvalidRequest: it is archived.
     """
     # Held until the session is there, so that no store is attached after it was archived.
@@ -47,10 +47,10 @@ async def attach(
     )
     store = await cursor.fetchone()
     if store is None:
-        raise NotFound(f"{where}.memory_store_id: memory store {params.memory_store_id} not found")
+        raise NotFound(f"{where}memory_store_id: memory store {params.memory_store_id} not found")
     if store["archived_at"] is not None:
         raise InvalidRequest(
-            f"{where}.memory_store_id: memory store {params.memory_store_id} is archived; attach another"
+            f"{where}memory_store_id: memory store {params.memory_store_id} is archived; attach another"
         )
     mounted = MountedStore(
         memory_store_id=params.memory_store_id,

@@ -20,6 +20,7 @@ from cronsim import CronSim, CronSimError
 
 from corral.wire.deployments import CronSchedule
 from corral.wire.errors import InvalidRequest
+from corral.wire.times import zone_of
 
 UPCOMING: Final = 5
 """How many coming times a deployment shows."""
@@ -148,13 +149,10 @@ def _checked(expression: str) -> str:
 
 
 def _zone(name: str) -> ZoneInfo:
-    # Below these lie the same zones once more, with other rules for seconds.
-    if not name.startswith(("posix/", "right/")) and name not in ("localtime", "posixrules"):
-        try:
-            return ZoneInfo(name)
-        except (OSError, ValueError, LookupError):
-            pass
-    raise InvalidRequest(f'schedule.timezone: "{name[:100]}" is no zone of the IANA time zone database')
+    zone = zone_of(name)
+    if zone is None:
+        raise InvalidRequest(f'schedule.timezone: "{name[:100]}" is no zone of the IANA time zone database')
+    return zone
 
 
 def _refused(reason: str) -> InvalidRequest:

@@ -3,20 +3,28 @@
 What a session refers to is resolved and checked first; then everything is written in one transaction.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
+from psycopg import errors
+
+from corral.inference.prices import PriceTable, packaged_prices
+from corral.resources import skill_references
 from corral.resources.agents import Agents
 from corral.resources.environments import Environments
 from corral.resources.file_sources import FileSources
 from corral.resources.session_resources import SessionResources
 from corral.resources.vaults import Vaults
-from corral.session.records import Attach, NewSession, Row
+from corral.session.budget import budget_object
+from corral.session.records import Attach, NewSession
 from corral.session.service import Sessions
+from corral.session.shown import Row
 from corral.store.database import Connection
 from corral.wire import metadata as meta
 from corral.wire.environments import SelfHosted, check_reach
+from corral.wire.errors import InvalidRequest
 from corral.wire.events import ClientEvent
+from corral.wire.multiagent import advisor_model, member_agents
 from corral.wire.session_resources import check_available
 from corral.wire.sessions import CreateSession
 
@@ -46,6 +54,7 @@ class SessionCreation:
         vaults: Vaults,
         sessions: Sessions,
         work: WorkItems,
+        prices: PriceTable | None = None,
     ) -> None:
         self._agents = agents
         self._environments = environments
@@ -54,6 +63,7 @@ class SessionCreation:
         self._vaults = vaults
         self._sessions = sessions
         self._work = work
+        self._prices = prices or packaged_prices()
 
     async def create(
         self,
@@ -102,10 +112,13 @@ class SessionCreation:
     ) -> Row:
         metadata = meta.created(params.metadata)
         agent_id, version, agent = await self._agents.resolve_for_session(params.agent)
+        if params.budget is not None:
+            _check_budgetable(agent, self._prices)
         environment = await self._environments.for_session(params.environment_id)
         self_hosted = isinstance(environment.config, SelfHosted)
         if check_network:
-            check_reach(environment.config, agent)
+            for one in (agent, *member_agents(agent)):
+                check_reach(environment.config, one)
         resources = check_available(params.resources or [], environment.id, self_hosted=self_hosted)
         vault_ids = params.vault_ids or []
         await self._vaults.check_usable(vault_ids)
@@ -113,6 +126,7 @@ class SessionCreation:
         if initial_events is not None:
             initial = initial_events
         await self._sources.check(initial, "initial_events")
+        initial = await self._sources.rubrics(initial, "initial_events")
         new = NewSession(
             environment_id=environment.id,
             agent_id=agent_id,
@@ -122,13 +136,32 @@ class SessionCreation:
             metadata=metadata,
             deployment_id=deployment_id,
             vault_ids=vault_ids,
+            budget=None if params.budget is None else budget_object(params.budget.cents),
         )
         steps = [self._session_resources.attaching(resources)] if resources else []
-        row = await self._sessions.create(new, initial, _all_of([*steps, *([attach] if attach else [])]))
+        steps.append(skill_references.attaching(agent))
+        try:
+            row = await self._sessions.create(new, initial, _all_of([*steps, *([attach] if attach else [])]))
+        except errors.ForeignKeyViolation:
+            # The environment may have been deleted since it was looked at; then this says so.
+            await self._environments.for_session(environment.id)
+            raise
         if self_hosted:
             # A worker may attach before the first message (contract section 12.2).
             await self._work.ensure(row["id"], environment.id)
         return row
+
+
+def _check_budgetable(agent: Mapping[str, Any], prices: PriceTable) -> None:
+    """Refuse a budget for an agent whose cost could not be measured (contract section 8.6)."""
+    names = [one["model"]["id"] for one in (agent, *member_agents(agent))]
+    for name in (*names, advisor_model(agent)):
+        if name is not None and prices.find(name) is None:
+            raise InvalidRequest(
+                f"budget: no list price is available for the model {name}; give it one in inference.prices, "
+                "or leave the budget out",
+                error_code="model_not_budgetable",
+            )
 
 
 def _all_of(steps: Sequence[Attach]) -> Attach | None:

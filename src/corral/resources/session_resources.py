@@ -1,7 +1,6 @@
 """What is attached to sessions (contract section 9): a row each, in the order in which they were attached.
 
-Files and memory stores are what can be attached so far. Another type adds its case to `attaching`; the rows,
-the lists and the session object take any type.
+Another type adds its case to `attaching`; the rows, the lists and the session object take any type.
 """
 
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from psycopg.rows import DictRow
 
 from corral.resources import memory_mounts
 from corral.resources.files import Files
+from corral.resources.repositories import AttachedRepositories
 from corral.session.records import Attach
 from corral.store.database import Connection, Database
 from corral.wire import pagination
@@ -23,6 +23,9 @@ from corral.wire.session_resources import (
     AddResource,
     FileResourceParams,
     MemoryStoreParams,
+    RepositoryParams,
+    ResourceParams,
+    UpdateResource,
     check_overlap,
     refused_on_self_hosted,
     resource_object,
@@ -40,11 +43,14 @@ _COLUMNS: Final[LiteralString] = (
 class SessionResources:
     """The resources of a database's sessions."""
 
-    def __init__(self, database: Database, files: Files) -> None:
+    def __init__(
+        self, database: Database, files: Files, repositories: AttachedRepositories | None = None
+    ) -> None:
         self._database = database
         self._files = files
+        self._repositories = repositories or AttachedRepositories()
 
-    def attaching(self, resources: Sequence[FileResourceParams | MemoryStoreParams]) -> Attach:
+    def attaching(self, resources: Sequence[ResourceParams]) -> Attach:
         """Attaches resources to a session that is being made; all of them, or the session is not made.
 
         Raises (when it is called):
@@ -55,7 +61,7 @@ class SessionResources:
         async def attach(connection: Connection, session_id: str) -> None:
             taken: list[str] = []
             for index, params in enumerate(resources):
-                where = f"resources[{index}]"
+                where = f"resources[{index}]."
                 match params:
                     case FileResourceParams():
                         row = await self._attach_file(connection, session_id, params, taken, where)
@@ -63,11 +69,14 @@ class SessionResources:
                     case MemoryStoreParams():
                         path = await memory_mounts.attach(connection, session_id, params, taken, where)
                         taken.append(path)
+                    case RepositoryParams():
+                        row = await self._repositories.attach(connection, session_id, params, taken, where)
+                        taken.append(row["mount_path"])
 
         return attach
 
     async def add(self, session_id: str, params: AddResource) -> dict[str, Any]:
-        """Attach a file to a session that exists; its sandbox shows it from the next tool call on.
+        """Attach a file or a repository to a session that exists; its sandbox has it from the next call on.
 
         Raises:
             NotFound: there is no such session or file, or the file has expired.
@@ -82,8 +91,11 @@ class SessionResources:
             taken = [row["mount_path"] for row in await cursor.fetchall()]
             if len(taken) >= RESOURCES:
                 raise InvalidRequest(f"resources: a session has at most {RESOURCES}")
-            file = FileResourceParams(file_id=params.file_id, mount_path=params.mount_path)
-            row = await self._attach_file(connection, session_id, file, taken, "")
+            match params.params:
+                case FileResourceParams() as file:
+                    row = await self._attach_file(connection, session_id, file, taken, "")
+                case RepositoryParams() as repository:
+                    row = await self._repositories.attach(connection, session_id, repository, taken, "")
             await _touch(connection, session_id)
             return shown(row)
 
@@ -104,20 +116,34 @@ class SessionResources:
         """One resource; raises `NotFound`."""
         return shown(await self._row(session_id, resource_id))
 
-    async def refuse_update(self, session_id: str, resource_id: str) -> None:
-        """Refuse a new token for a resource that has none, as no type of today has.
+    async def update(self, session_id: str, resource_id: str, params: UpdateResource) -> dict[str, Any]:
+        """Give a repository another token, which counts from the next request on.
 
         Raises:
             NotFound: there is no such resource.
-            InvalidRequest: there is.
+            InvalidRequest: it is no repository, the session is archived, or this server cannot seal.
         """
         row = await self._row(session_id, resource_id)
-        raise InvalidRequest(
-            f"authorization_token: only a github_repository has one; {resource_id} is a {row['type']}"
-        )
+        if row["type"] != "github_repository":
+            raise InvalidRequest(
+                f"authorization_token: only a github_repository has one; {resource_id} is a {row['type']}"
+            )
+        async with self._database.transaction() as connection:
+            await self._lock(connection, session_id)
+            await self._repositories.seal_token(connection, resource_id, params.authorization_token)
+            cursor = await connection.execute(
+                "update session_resources r set updated_at = now() where r.id = %s returning " + _COLUMNS,
+                (resource_id,),
+            )
+            changed = await cursor.fetchone()
+            if changed is None:
+                raise _not_found(resource_id)
+            await _touch(connection, session_id)
+            return shown(changed)
 
     async def delete(self, session_id: str, resource_id: str) -> None:
-        """Detach a resource; a file's copy goes with it, the file that was uploaded stays.
+        """Detach a resource. A file's copy goes with it, the file that was uploaded stays; a repository's
+        token goes, what the sandbox has cloned stays.
 
         Raises:
             NotFound: there is no such resource.
@@ -132,7 +158,7 @@ class SessionResources:
             row = await cursor.fetchone()
             if row is None:
                 raise _not_found(resource_id)
-            if row["file_id"] is None:
+            if row["type"] not in ("file", "github_repository"):
                 raise InvalidRequest(f"A {row['type']} resource stays attached as long as its session lasts.")
             await connection.execute("delete from session_resources where id = %s", (resource_id,))
             await connection.execute("delete from files where id = %s", (row["file_id"],))
@@ -159,10 +185,9 @@ class SessionResources:
         taken: Sequence[str],
         where: str,
     ) -> DictRow:
-        prefix = f"{where}." if where else ""
         path = upload_path(params.mount_path, params.file_id, where)
         check_overlap(path, taken, where)
-        copy_id = await self._files.copy(connection, params.file_id, session_id, f"{prefix}file_id")
+        copy_id = await self._files.copy(connection, params.file_id, session_id, f"{where}file_id")
         body = {"file_id": copy_id, "mount_path": path}
         cursor = await connection.execute(
             "insert into session_resources as r (id, session_id, type, mount_path, file_id, body)"

@@ -9,7 +9,7 @@ from psycopg.rows import DictRow
 from corral.resources import listing
 from corral.resources.credentials import Credentials
 from corral.store.database import Connection, Database
-from corral.vault.keys import PublicKey
+from corral.vault.keeping import Keeper
 from corral.wire import metadata as meta
 from corral.wire.errors import InvalidRequest, NotFound
 from corral.wire.ids import new_id
@@ -25,12 +25,13 @@ _COLUMNS: Final = "id, display_name, metadata, created_at, updated_at, archived_
 class Vaults:
     """The vaults in a database, and in `credentials` what they hold.
 
-    `key` is what secrets are sealed with; without it there are vaults, but nothing secret can be put in.
+    `keeper` knows where secrets go; where it has no place for them, there are vaults, but nothing secret can
+    be put in.
     """
 
-    def __init__(self, database: Database, key: PublicKey | None) -> None:
+    def __init__(self, database: Database, keeper: Keeper) -> None:
         self._database = database
-        self.credentials = Credentials(database, key)
+        self.credentials = Credentials(database, keeper)
 
     async def create(self, params: CreateVault) -> Vault:
         """Make an empty vault; names need not be unique.

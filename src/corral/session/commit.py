@@ -42,6 +42,20 @@ class Wake(msgspec.Struct, frozen=True):
     delay: float = 0.0
 
 
+class ThreadRow(msgspec.Struct, frozen=True):
+    """What a commit leaves of a thread's row (`corral.session.thread_rows`); None keeps what is there."""
+
+    id: str
+    status: str
+    parent: str | None = None
+    agent: Body | None = None
+    """The agent of a thread that is being made."""
+    usage: Body | None = None
+    """The thread's usage once it has stopped."""
+    since: datetime | None = None
+    """Since when it runs."""
+
+
 class Commit(msgspec.Struct, frozen=True):
     """Events to append and what goes with them, all or nothing."""
 
@@ -54,6 +68,8 @@ class Commit(msgspec.Struct, frozen=True):
     status: str | None = None
     usage: Body | None = None
     wake: Wake | None = None
+    threads: tuple[ThreadRow, ...] = ()
+    """What becomes of the rows of its threads."""
 
     @property
     def weight(self) -> int:

@@ -46,14 +46,48 @@ session_row as (
     where s.id = ok.session_id
 ),
 event_rows as (
-    insert into events (session_id, seq, id, thread_id, type, body, private, resolves, processed_at)
+    insert into events (session_id, seq, id, thread_id, type, body, private, resolves, processed_at
+        -- [threads
+        , crossposted
+        -- threads]
+    )
     select ok.session_id, ok.base + e.n, e.id, e.thread_id, e.type, e.body::json, e.private::json, e.resolves, ok.at
+        -- [threads
+        , e.crossposted
+        -- threads]
     from unnest(
         string_to_array(%(e_session)s, chr(31), ''), %(e_n)s::bigint[], string_to_array(%(e_id)s, chr(31), ''), string_to_array(%(e_thread)s, chr(31), ''), string_to_array(%(e_type)s, chr(31), ''),
         %(e_body)b::text[], %(e_private)b::text[], string_to_array(%(e_resolves)s, chr(31), '')
-    ) as e (session_id, n, id, thread_id, type, body, private, resolves)
+        -- [threads
+        , %(e_crossposted)s::smallint[]
+        -- threads]
+    ) as e (session_id, n, id, thread_id, type, body, private, resolves
+        -- [threads
+        , crossposted
+        -- threads]
+    )
     join ok on ok.session_id = e.session_id
 ),
+-- [threads
+thread_rows as (
+    insert into threads as t
+        (session_id, id, parent_thread_id, agent, status, usage, running_since, created_at, updated_at)
+    select ok.session_id, r.id, r.parent, r.agent::json, r.status, r.usage::json,
+        case when r.status = 'running' then coalesce(r.since, ok.at) end, ok.at, ok.at
+    from unnest(
+        string_to_array(%(r_session)s, chr(31), ''), string_to_array(%(r_id)s, chr(31), ''), string_to_array(%(r_status)s, chr(31), ''), string_to_array(%(r_parent)s, chr(31), ''),
+        %(r_agent)b::text[], %(r_usage)b::text[], string_to_array(%(r_since)s, chr(31), '')::timestamptz[]
+    ) as r (session_id, id, status, parent, agent, usage, since)
+    join ok on ok.session_id = r.session_id
+    on conflict (session_id, id) do update set
+        status = excluded.status,
+        usage = coalesce(excluded.usage, t.usage),
+        running_since = case
+            when excluded.status = 'running' then coalesce(t.running_since, excluded.running_since)
+        end,
+        updated_at = excluded.updated_at
+),
+-- threads]
 -- [inputs
 taken as (
     delete from inputs i

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from importlib import resources
+from itertools import product
 from typing import Any, Final, LiteralString, Protocol, cast
 
 import msgspec
 
-from corral.session.commit import Commit
+from corral.session.commit import Commit, ThreadRow
 
 _SOURCE: Final = resources.files("corral.session").joinpath("commit.sql").read_text("utf-8")
 
@@ -26,19 +27,25 @@ class Prepared(Protocol):
 
 
 def _without(part: str, source: str) -> str:
-    before, _, rest = source.partition(f"-- [{part}\n")
-    return before + rest.partition(f"-- {part}]\n")[2]
+    kept, _, rest = source.partition(f"-- [{part}\n")
+    while rest:
+        between, _, rest = rest.partition(f"-- {part}]\n")[2].partition(f"-- [{part}\n")
+        kept += between
+    return kept
 
 
-def _variant(*, inputs: bool, wakes: bool) -> LiteralString:
-    source = _SOURCE if inputs else _without("inputs", _SOURCE)
-    return cast("LiteralString", source if wakes else _without("wakes", source))
+_PARTS: Final = ("inputs", "wakes", "threads")
 
 
-_VARIANTS: Final[dict[tuple[bool, bool], LiteralString]] = {
-    (inputs, wakes): _variant(inputs=inputs, wakes=wakes)
-    for inputs in (False, True)
-    for wakes in (False, True)
+def _variant(has: tuple[bool, ...]) -> LiteralString:
+    source = _SOURCE
+    for part, wanted in zip(_PARTS, has, strict=True):
+        source = source if wanted else _without(part, source)
+    return cast("LiteralString", source)
+
+
+_VARIANTS: Final[dict[tuple[bool, ...], LiteralString]] = {
+    has: _variant(has) for has in product((False, True), repeat=len(_PARTS))
 }
 
 _TEXT: Final = frozenset(
@@ -46,10 +53,13 @@ _TEXT: Final = frozenset(
         *("session_id", "status", "wake"),
         *("e_session", "e_id", "e_thread", "e_type", "e_resolves"),
         *("t_session", "t_id", "i_session", "i_id", "i_thread", "i_type"),
+        *("r_session", "r_id", "r_status", "r_parent", "r_since"),
     )
 )
 """Columns of ids and names, sent as one text each: they hold no control characters and are never empty."""
-_NUMBERS: Final = frozenset(["epoch", "seq", "last_input", "n_events", "n_inputs", "delay", "e_n", "i_n"])
+_NUMBERS: Final = frozenset(
+    ["epoch", "seq", "last_input", "n_events", "n_inputs", "delay", "e_n", "e_crossposted", "i_n"]
+)
 """Columns of numbers, sent as array literals. The others, which hold JSON, are sent as binary arrays."""
 _SEPARATOR: Final = "\x1f"
 
@@ -57,6 +67,7 @@ _SESSION: Final = "session_id epoch seq last_input n_events n_inputs status usag
 _EVENT: Final = "e_session e_n e_id e_thread e_type e_body e_private e_resolves"
 _TAKEN: Final = "t_session t_id"
 _INPUT: Final = "i_session i_n i_id i_thread i_type i_body"
+_THREAD: Final = "r_session r_id r_status r_parent r_agent r_usage r_since"
 
 
 def statement(group: Iterable[Prepared]) -> tuple[LiteralString, dict[str, Any]]:
@@ -65,21 +76,36 @@ def statement(group: Iterable[Prepared]) -> tuple[LiteralString, dict[str, Any]]
     events: list[tuple[Any, ...]] = []
     taken: list[tuple[Any, ...]] = []
     inputs: list[tuple[Any, ...]] = []
+    threads: list[tuple[Any, ...]] = []
+    crossposted: list[int] = []
     for prepared in group:
         commit = prepared.commit
         session = commit.session_id
         sessions.append(_session(commit))
         for n, (event, texts) in enumerate(zip(commit.events, prepared.texts, strict=True), 1):
             events.append((session, n, event.id, event.thread_id, event.type, *texts, event.resolves))
+            crossposted.append(event.crossposted)
         taken.extend((session, input_id) for input_id in commit.take)
         for n, new in enumerate(commit.inputs, 1):
             body = msgspec.json.encode({"id": new.id, "type": new.type, **new.body}).decode()
             inputs.append((session, n, new.id, new.thread_id, new.type, body))
+        threads.extend(_thread(session, row) for row in commit.threads)
     wakes = any(row[-2] is not None for row in sessions)
     columns = _columns(_SESSION, sessions) | _columns(_EVENT, events)
     if taken or inputs:
         columns |= _columns(_TAKEN, taken) | _columns(_INPUT, inputs)
-    return _VARIANTS[bool(taken or inputs), wakes], columns
+    beside = bool(threads) or any(crossposted)
+    if beside:
+        columns |= _columns(_THREAD, threads)
+        columns["e_crossposted"] = _encoded("e_crossposted", tuple(crossposted))
+    return _VARIANTS[bool(taken or inputs), wakes, beside], columns
+
+
+def _thread(session: str, row: ThreadRow) -> tuple[Any, ...]:
+    agent = None if row.agent is None else msgspec.json.encode(row.agent).decode()
+    usage = None if row.usage is None else msgspec.json.encode(row.usage).decode()
+    since = None if row.since is None else row.since.isoformat()
+    return session, row.id, row.status, row.parent, agent, usage, since
 
 
 def _session(commit: Commit) -> tuple[Any, ...]:

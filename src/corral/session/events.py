@@ -29,6 +29,8 @@ class NewEvent(msgspec.Struct, frozen=True):
     body: Body
     private: Body | None = None
     resolves: str | None = None
+    crossposted: int = 0
+    """Of an event of a child thread, who sees it in the session's list and stream; see `crossposting`."""
 
     def body_text(self) -> str:
         """The stored JSON: id and type first, then the body's own fields."""

@@ -10,7 +10,6 @@ import msgspec
 
 from corral.session.commit import Commit, Committed, Fence
 from corral.session.events import Event, Input, NewEvent
-from corral.session.writer import LogWriter
 from corral.store.database import Database
 
 _REPLAY_PAGE: Final = 1_000
@@ -39,10 +38,18 @@ class SessionLog(Protocol):
         ...
 
 
+class CommitWriter(Protocol):
+    """What writes commits: `corral.session.writer.LogWriter`, or something that goes through it."""
+
+    async def commit(self, commit: Commit) -> Committed:
+        """Write one commit; see `corral.session.writer.LogWriter.commit`."""
+        ...
+
+
 class PostgresSessionLog:
     """See `SessionLog`."""
 
-    def __init__(self, database: Database, writer: LogWriter) -> None:
+    def __init__(self, database: Database, writer: CommitWriter) -> None:
         self._database = database
         self._writer = writer
 

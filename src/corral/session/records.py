@@ -10,24 +10,39 @@ from typing import Any, Final, LiteralString
 
 import msgspec
 
+from corral.session.budget import SESSION_HOUR
+from corral.session.crossposting import EVERYBODY
 from corral.session.events import Input, NewEvent, new_event
+from corral.session.shown import Row, not_found
+from corral.session.shown import budget as budget_of
+from corral.session.spending import Spending, spending_of
 from corral.session.usage import UNUSED
 from corral.store.database import Connection, Database
-from corral.wire.errors import InvalidRequest, NotFound
+from corral.wire.errors import InvalidRequest
 from corral.wire.ids import new_id
-from corral.wire.session_resources import resource_object
-from corral.wire.times import from_wire, to_wire
 
-Row = dict[str, Any]
 Attach = Callable[[Connection, str], Awaitable[None]]
 
 _COLUMNS: Final[LiteralString] = (
     "s.id, s.created_at, s.updated_at, s.archived_at, s.title, s.metadata::text as metadata,"
     " s.environment_id, s.deployment_id, s.agent_id, s.agent_version, s.agent::text as agent, s.vault_ids,"
     " s.primary_thread_id, s.status, s.usage::text as usage, s.running_since, s.last_seq, s.last_input,"
+    " s.budget::text as budget,"
     " s.epoch, now() as read_at,"
+    # Null for a session that has its primary thread alone.
+    " (select sum(coalesce((t.usage ->> 'active_seconds')::numeric, 0) + coalesce(greatest(0,"
+    " extract(epoch from now() - t.running_since)), 0)) from threads t where t.session_id = s.id)"
+    " as threads_active,"
     " (select json_agg(json_build_array(r.id, r.type, r.body, r.created_at, r.updated_at)"
-    " order by r.position) from session_resources r where r.session_id = s.id) as resources"
+    " order by r.position) from session_resources r where r.session_id = s.id) as resources,"
+    # As the index `events_outcomes` has it; most sessions have none of these.
+    " (select json_agg(json_build_array(o.seq, o.type, o.body, o.processed_at) order by o.seq)"
+    " from events o where o.session_id = s.id and o.type in"
+    " ('user.define_outcome', 'span.outcome_evaluation_start', 'span.outcome_evaluation_end')) as outcomes,"
+    " (select case when exists (select from events o where o.session_id = s.id and o.type in"
+    " ('user.define_outcome', 'span.outcome_evaluation_start', 'span.outcome_evaluation_end'))"
+    " then (select r.seq from events r where r.session_id = s.id and r.type = 'span.model_request_start'"
+    " order by r.seq desc limit 1) end) as last_request"
 )
 
 
@@ -42,6 +57,7 @@ class NewSession(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str] = {}
     deployment_id: str | None = None
     vault_ids: Sequence[str] = ()
+    budget: Mapping[str, Any] | None = None
 
 
 class SessionFilter(msgspec.Struct, frozen=True):
@@ -66,13 +82,15 @@ class SessionChange(msgspec.Struct, frozen=True):
     title: str | msgspec.UnsetType | None = msgspec.UNSET
     metadata: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET
     agent: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    budget: Mapping[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class SessionRecords:
     """Sessions as rows. Events that a change of a row makes are appended in the same transaction."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, session_hour: int = SESSION_HOUR) -> None:
         self._database = database
+        self._session_hour = session_hour
 
     async def create(
         self,
@@ -82,18 +100,21 @@ class SessionRecords:
     ) -> Row:
         """Make a session, with the inputs ``(id, type, body)`` that it starts on already queued.
 
+        An outcome is accepted with the session, so it is in the log from the start, not in the queue.
         With inputs the session is ``running`` from the start, and a brain is called (contract section 8.3).
         `attach` runs in the same transaction, on the session's id: what it raises undoes all.
         """
         session_id, thread_id = new_id("sesn"), new_id("sthr")
+        starts = bool(inputs)
+        outcomes = [entry for entry in inputs if entry[1] == "user.define_outcome"]
+        inputs = [entry for entry in inputs if entry[1] != "user.define_outcome"]
         async with self._database.transaction() as connection:
             await connection.execute(
                 "insert into sessions (id, title, metadata, environment_id, deployment_id, agent_id,"
-                " agent_version, agent, vault_ids, primary_thread_id, usage, last_input, status,"
+                " agent_version, agent, vault_ids, budget, primary_thread_id, usage, last_input, status,"
                 " running_since)"
-                " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bigint,"
-                " case when %s::bigint > 0 then 'running' else 'idle' end,"
-                " case when %s::bigint > 0 then now() end)",
+                " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bigint,"
+                " case when %s then 'running' else 'idle' end, case when %s then now() end)",
                 (
                     session_id,
                     new.title,
@@ -104,13 +125,18 @@ class SessionRecords:
                     new.agent_version,
                     _json(new.agent),
                     list(new.vault_ids),
+                    None if new.budget is None else _json(new.budget),
                     thread_id,
                     _json(UNUSED),
                     len(inputs),
-                    len(inputs),
-                    len(inputs),
+                    starts,
+                    starts,
                 ),
             )
+            for event_id, kind, body in outcomes:
+                kept = {name: value for name, value in body.items() if name not in ("id", "type")}
+                event = NewEvent(event_id, kind, thread_id, kept)
+                await append(connection, {"id": session_id}, event)
             if attach is not None:
                 await attach(connection, session_id)
             for position, (input_id, kind, body) in enumerate(inputs, 1):
@@ -119,9 +145,9 @@ class SessionRecords:
                     " values (%s, %s, %s, %s, %s, %s)",
                     (session_id, position, input_id, thread_id, kind, _json(body)),
                 )
-            if inputs:
+            if starts:
                 await connection.execute("insert into wakes (session_id) values (%s)", (session_id,))
-            return await _locked(connection, session_id)
+            return await locked(connection, session_id)
 
     async def retrieve(self, session_id: str) -> Row:
         """The row of a session; raises `NotFound`."""
@@ -163,47 +189,75 @@ class SessionRecords:
         )
         return await self._database.fetch(query, {**values, "statuses": statuses, **place, "limit": limit})
 
-    async def update(self, session_id: str, decide: Callable[[Row], SessionChange]) -> Row:
-        """Change a session under its lock: `decide` sees the row and says what to set.
+    async def update(self, session_id: str, decide: Callable[[Row, Spending], SessionChange]) -> Row:
+        """Change a session under its lock: `decide` sees the row and what was spent, and says what to set.
 
-        A ``session.updated`` event is appended if something changed, holding only what changed
-        (contract section 8.5).
+        A change of the budget calls a brain: what had paused at the old one may go on. A ``session.updated``
+        event is appended if something changed, holding only what changed (contract section 8.5).
         """
         async with self._database.transaction() as connection:
-            row = await _locked(connection, session_id)
-            change = decide(row)
+            row = await locked(connection, session_id)
+            change = decide(row, await self._spending(connection, row))
             changed = _changed(row, change)
             if not changed:
                 return row
             if changed.get("metadata") == {}:
                 del changed["metadata"]  # documented: absent when cleared to empty
             await connection.execute(
-                "update sessions set title = %s, metadata = %s, agent = %s, updated_at = now() where id = %s",
+                "update sessions set title = %s, metadata = %s, agent = %s, budget = %s, updated_at = now()"
+                " where id = %s",
                 (
                     row["title"] if change.title is msgspec.UNSET else change.title,
                     row["metadata"] if change.metadata is msgspec.UNSET else _json(change.metadata),
                     row["agent"] if change.agent is msgspec.UNSET else _json(change.agent),
+                    row["budget"] if change.budget is msgspec.UNSET else _json_or_null(change.budget),
                     session_id,
                 ),
             )
-            await _append(connection, row, new_event("session.updated", row["primary_thread_id"], **changed))
-            return await _locked(connection, session_id)
+            if "budget" in changed:
+                await connection.execute(
+                    "insert into wakes as w (session_id) values (%s)"
+                    " on conflict (session_id) do update set due_at = least(w.due_at, excluded.due_at)",
+                    (session_id,),
+                )
+            await append(connection, row, new_event("session.updated", row["primary_thread_id"], **changed))
+            return await locked(connection, session_id)
 
-    async def archive(self, session_id: str) -> Row:
+    async def _spending(self, connection: Connection, row: Row) -> Spending:
+        nothing = Spending(limit=None, consumed=0, unpriced=False, held=False, paused=False)
+        if row["budget"] is None:
+            return nothing
+        return await spending_of(connection, row["id"], self._session_hour) or nothing
+
+    async def report(self, session_id: str, kind: str, message: str, details: Mapping[str, Any]) -> bool:
+        """See `append_error`, in a transaction of its own."""
+        async with self._database.transaction() as connection:
+            return await append_error(connection, session_id, kind, message, details)
+
+    async def archive(self, session_id: str, attach: Attach | None = None) -> Row:
         """Archive a session: terminated, read-only, for good; archiving again changes nothing.
+
+        `attach` runs in the same transaction, on the session's id: what it raises undoes all.
 
         Raises:
             InvalidRequest: it is running (contract section 8.7).
         """
         async with self._database.transaction() as connection:
-            row = await _locked(connection, session_id)
+            row = await locked(connection, session_id)
             if row["archived_at"] is not None:
                 return row
             _refuse_while_running(row, "archive")
             # What was accepted stays to be seen, though nobody will act on it any more.
             for waiting in await _inputs(connection, session_id):
-                await _append(connection, row, waiting.taken())
-            await _append(connection, row, new_event("session.status_terminated", row["primary_thread_id"]))
+                await append(connection, row, waiting.taken())
+            for thread_id, name in await _live_children(connection, session_id):
+                await append(connection, row, thread_terminated(thread_id, name))
+            await append(connection, row, new_event("session.status_terminated", row["primary_thread_id"]))
+            await connection.execute(
+                "update threads set status = 'terminated', running_since = null, updated_at = now(),"
+                " archived_at = coalesce(archived_at, now()) where session_id = %s",
+                (session_id,),
+            )
             # A brain that was about to claim it finds another epoch.
             await connection.execute(
                 "update sessions set archived_at = now(), status = 'terminated', running_since = null,"
@@ -212,7 +266,9 @@ class SessionRecords:
             )
             await connection.execute("delete from wakes where session_id = %s", (session_id,))
             await connection.execute("delete from inputs where session_id = %s", (session_id,))
-            return await _locked(connection, session_id)
+            if attach is not None:
+                await attach(connection, session_id)
+            return await locked(connection, session_id)
 
     async def delete(self, session_id: str) -> None:
         """Remove a session with its log, inputs and work.
@@ -221,79 +277,29 @@ class SessionRecords:
             InvalidRequest: it is running (contract section 8.7).
         """
         async with self._database.transaction() as connection:
-            row = await _locked(connection, session_id)
+            row = await locked(connection, session_id)
             _refuse_while_running(row, "delete")
             await connection.execute("delete from sessions where id = %s", (session_id,))
 
 
-def not_found(session_id: str) -> NotFound:
-    """The error for a session that does not exist, or not for this credential."""
-    return NotFound(f"session {session_id} not found")
+async def _live_children(connection: Connection, session_id: str) -> list[tuple[str, str]]:
+    cursor = await connection.execute(
+        "select id, agent ->> 'name' as name from threads where session_id = %s and status <> 'terminated'"
+        " and parent_thread_id is not null order by created_at, id",
+        (session_id,),
+    )
+    return [(row["id"], row["name"]) for row in await cursor.fetchall()]
 
 
-def session_object(row: Row) -> dict[str, Any]:
-    """The session as the API shows it (contract section 8.1)."""
-    now: datetime = row["read_at"]
-    usage = msgspec.json.decode(row["usage"])
-    if row["running_since"] is not None:
-        running = max(0.0, (now - row["running_since"]).total_seconds())
-        usage["active_seconds"] = round(usage["active_seconds"] + running, 3)
-    end: datetime = row["archived_at"] or now
-    return {
-        "id": row["id"],
-        "type": "session",
-        "status": row["status"],
-        "title": row["title"],
-        "metadata": msgspec.json.decode(row["metadata"]),
-        "environment_id": row["environment_id"],
-        "deployment_id": row["deployment_id"],
-        "agent": msgspec.json.decode(row["agent"]),
-        "resources": _resources(row),
-        "vault_ids": row["vault_ids"],
-        "outcome_evaluations": [],
-        "budget": None,
-        "stats": {
-            "active_seconds": usage["active_seconds"],
-            "duration_seconds": round((end - row["created_at"]).total_seconds(), 3),
-        },
-        "usage": usage,
-        "created_at": to_wire(row["created_at"]),
-        "updated_at": to_wire(row["updated_at"]),
-        "archived_at": None if row["archived_at"] is None else to_wire(row["archived_at"]),
-    }
+def thread_terminated(thread_id: str, agent_name: str) -> NewEvent:
+    """The end of a child thread, for all to see."""
+    kind = "session.thread_status_terminated"
+    ended = new_event(kind, thread_id, session_thread_id=thread_id, agent_name=agent_name)
+    return msgspec.structs.replace(ended, crossposted=EVERYBODY)
 
 
-def _resources(row: Row) -> list[dict[str, Any]]:
-    return [
-        resource_object(id, type, body, to_wire(from_wire(created)), to_wire(from_wire(updated)))
-        for id, type, body, created, updated in row["resources"] or ()
-    ]
-
-
-def thread_object(row: Row) -> dict[str, Any]:
-    """The primary thread of a session as the API shows it (contract section 11.2)."""
-    session = session_object(row)
-    agent = {name: value for name, value in session["agent"].items() if name != "multiagent"}
-    ran = row["last_seq"] > 0
-    kept = ("input_tokens", "output_tokens", "cache_read_input_tokens", "active_seconds", "list_cost")
-    usage = {name: session["usage"][name] for name in (*kept, "cache_creation")}
-    return {
-        "type": "session_thread",
-        "id": row["primary_thread_id"],
-        "session_id": row["id"],
-        "parent_thread_id": None,
-        "agent": agent,
-        "status": session["status"],
-        "workflow_run_id": None,
-        "stats": {**session["stats"], "startup_seconds": 0.0} if ran else None,
-        "usage": usage if session["usage"]["cache_creation"] is not None else None,
-        "created_at": session["created_at"],
-        "updated_at": session["updated_at"],
-        "archived_at": session["archived_at"],
-    }
-
-
-async def _locked(connection: Connection, session_id: str) -> Row:
+async def locked(connection: Connection, session_id: str) -> Row:
+    """The row of a session, locked until the transaction ends. Raises `NotFound`."""
     cursor = await connection.execute(
         "select " + _COLUMNS + " from sessions s where s.id = %s for update", (session_id,)
     )
@@ -303,14 +309,32 @@ async def _locked(connection: Connection, session_id: str) -> Row:
     return row
 
 
-async def _append(connection: Connection, row: Row, event: NewEvent) -> None:
+async def append_error(
+    connection: Connection, session_id: str, kind: str, message: str, details: Mapping[str, Any]
+) -> bool:
+    """Append a ``session.error`` that is retried and stops nothing; False if the session has ended.
+
+    Raises:
+        NotFound: there is no such session.
+    """
+    row = await locked(connection, session_id)
+    if row["archived_at"] is not None or row["status"] == "terminated":
+        return False
+    error = {"type": kind, "message": message, **details, "retry_status": {"type": "retrying"}}
+    await append(connection, row, new_event("session.error", row["primary_thread_id"], error=error))
+    return True
+
+
+async def append(connection: Connection, row: Row, event: NewEvent) -> None:
+    """Append an event to the log of a session whose row is locked."""
     await connection.execute(
         "with s as (update sessions set last_seq = last_seq + 1,"
         " last_event_at = greatest(clock_timestamp(), last_event_at) where id = %(session)s"
         " returning last_seq, last_event_at)"
-        " insert into events (session_id, seq, id, thread_id, type, body, resolves, processed_at)"
+        " insert into events"
+        " (session_id, seq, id, thread_id, type, body, resolves, processed_at, crossposted)"
         " select %(session)s, last_seq, %(id)s, %(thread)s, %(type)s, %(body)s::json, %(resolves)s,"
-        " last_event_at from s",
+        " last_event_at, %(crossposted)s from s",
         {
             "session": row["id"],
             "id": event.id,
@@ -318,6 +342,7 @@ async def _append(connection: Connection, row: Row, event: NewEvent) -> None:
             "type": event.type,
             "body": event.body_text(),
             "resolves": event.resolves,
+            "crossposted": event.crossposted,
         },
     )
 
@@ -350,7 +375,13 @@ def _changed(row: Row, change: SessionChange) -> dict[str, Any]:
         changed["metadata"] = dict(change.metadata)
     if change.agent is not msgspec.UNSET and change.agent != msgspec.json.decode(row["agent"]):
         changed["agent"] = dict(change.agent)
+    if change.budget is not msgspec.UNSET and _json_or_null(change.budget) != _json_or_null(budget_of(row)):
+        changed["budget"] = change.budget
     return changed
+
+
+def _json_or_null(value: object) -> str | None:
+    return None if value is None else _json(value)
 
 
 def _json(value: object) -> str:

@@ -93,6 +93,11 @@ class LogWriter:
         # A caller that is cancelled cancels its waiting alone: the commit is in the queue, and is written.
         return await waiting.done
 
+    @property
+    def queued(self) -> int:
+        """How many commits wait to be written."""
+        return len(self._queue)
+
     async def _run(self, lane: "_Lane") -> None:
         while True:
             group = self._next_group()

@@ -36,8 +36,8 @@ class Setting(NamedTuple):
 
     @property
     def is_mapping(self) -> bool:
-        """Whether it is a mapping of names to names."""
-        return get_origin(_bare(self.type)) is dict
+        """Whether it is a mapping or a list, which the environment gives as YAML."""
+        return get_origin(_bare(self.type)) in (dict, list)
 
 
 def sections() -> Iterator[tuple[str, type[Section]]]:

@@ -28,7 +28,7 @@ Corral reads one YAML file (`--config corral.yaml`) and, over it, environment va
 `CORRAL_<SECTION>__<KEY>`. A variable that is empty counts as not set. Secrets are read from the environment
 alone; a secret in the file is an error. Unknown keys are errors too, and all errors are told at once.
 
-`corral.example.yaml` shows the same settings as a file. Both are made from `src/corral/settings/sections.py`:
+`corral.example.yaml` shows the same settings as a file. Both are made from `src/corral/settings/`:
 `make format` renews them.
 """
 

@@ -5,27 +5,29 @@ may not stand in the file, ``also`` for a further environment variable that is r
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field, structs
 
+from corral.settings.background import Dreams, Webhooks
+from corral.settings.gateway import Gateway, Vault
+from corral.settings.inference import Inference
+from corral.settings.load import Load
+from corral.settings.secret_manager import SecretManager
+from corral.settings.section import Count, Level, Seconds, Section
 from corral.wire.secret import Secret
-
-Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
-Count: TypeAlias = Annotated[int, Meta(ge=1)]
-Level: TypeAlias = Literal["debug", "info", "warning", "error"]
-
-
-class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A group of settings: a mapping in the file, a prefix in the environment."""
-
-    def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What is wrong between settings that are each fine by themselves, as (key, message)."""
-        yield from ()
 
 
 class Server(Section, frozen=True, kw_only=True):
     """Where the API is served, and its first key."""
+
+    role: Annotated[
+        Literal["all", "api", "brain"],
+        Meta(
+            description="What a server does: `api` answers requests, `brain` runs sessions' turns and "
+            "background jobs, `all` both. `corral serve --role` says it too."
+        ),
+    ] = "all"
 
     host: Annotated[
         str,
@@ -52,6 +54,20 @@ class Server(Section, frozen=True, kw_only=True):
             "hold small pieces back; 4096 is enough for most.",
         ),
     ] = 0
+    reads_per_minute: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Requests that only read, which one API key may make in a minute; 0 is no limit. "
+            "Each server counts for itself.",
+        ),
+    ] = 0
+    writes_per_minute: Annotated[
+        int, Meta(ge=0, description="The same for requests that change something.")
+    ] = 0
+    audit_days: Annotated[
+        Count, Meta(description="How long the records of administrative changes are kept, in days.")
+    ] = 400
     strict_beta: Annotated[
         bool,
         Meta(
@@ -94,78 +110,27 @@ class Store(Section, frozen=True, kw_only=True):
     ] = 16
 
 
-class Inference(Section, frozen=True, kw_only=True):
-    """Where model calls go."""
-
-    provider: Annotated[
-        Literal["anthropic", "gateway"],
-        Meta(
-            description="`anthropic` is the Claude API; `gateway` is any server that speaks the Messages API "
-            "(LiteLLM, vLLM, Ollama, llama.cpp, your own) at `base_url`."
-        ),
-    ] = "anthropic"
-    base_url: Annotated[
-        str | None,
-        Meta(description="Address of the Messages API, without `/v1/messages`. A gateway needs it."),
-    ] = None
-    api_key: Annotated[
-        Secret | None,
-        Meta(
-            description="The credential for model calls. Under `anthropic`, `ANTHROPIC_API_KEY` is read if "
-            "this is not set.",
-            extra_json_schema={"from_environment": True},
-        ),
-    ] = None
-    models: Annotated[
-        dict[str, str],
-        Meta(
-            description="Translates the model ids that agents name into the provider's, where they differ.",
-            examples=[{"claude-sonnet-4-5": "my-gateway/sonnet"}],
-        ),
-    ] = field(default_factory=dict[str, str])
-    max_tokens: Annotated[Count, Meta(description="Most tokens that one model request may produce.")] = 32_000
-    request_timeout_seconds: Annotated[
-        Seconds, Meta(description="Longest silence of the provider within one model request.")
-    ] = 600.0
-    max_retries: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="How often a model request is repeated after an error that may pass (429, 5xx, 529, "
-            "a lost connection) before the turn ends with an error.",
-        ),
-    ] = 8
-    retry_backoff_seconds: Annotated[
-        Seconds,
-        Meta(
-            description="Wait before the first repetition; doubled each time. A provider's retry-after wins."
-        ),
-    ] = 1.0
-    retry_backoff_max_seconds: Annotated[Seconds, Meta(description="Longest wait between repetitions.")] = (
-        60.0
-    )
-
-    @property
-    def is_configured(self) -> bool:
-        """Whether a model can be called at all: a credential, or a gateway that may need none."""
-        return self.api_key is not None or self.base_url is not None
-
-    def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A gateway without an address, and an address that is none."""
-        if self.provider == "gateway" and self.base_url is None:
-            yield "base_url", "a gateway needs its address, such as http://127.0.0.1:4000"
-        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
-            yield "base_url", f"must begin with http:// or https://, got {self.base_url!r}"
-        if self.retry_backoff_max_seconds < self.retry_backoff_seconds:
-            yield "retry_backoff_max_seconds", "must not be less than retry_backoff_seconds"
-
-
 class Brain(Section, frozen=True, kw_only=True):
     """The part of a server that runs sessions' turns."""
 
     concurrency: Annotated[
         Count, Meta(description="Sessions that one server runs at the same moment; more wait their turn.")
     ] = 256
+    sessions_per_environment: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Sessions of one environment that all servers together run at the same moment; more "
+            "wait their turn. 0 is no limit.",
+        ),
+    ] = 0
+    sessions_by_environment: Annotated[
+        dict[str, Count],
+        Meta(
+            description="Another number for single environments, by an environment's id or name.",
+            examples=[{"staging": 4}],
+        ),
+    ] = field(default_factory=dict[str, int])
     lease_seconds: Annotated[
         Annotated[float, Meta(ge=1)],
         Meta(
@@ -234,6 +199,52 @@ class Worker(Section, frozen=True, kw_only=True):
     ] = 60.0
 
 
+class Limits(Section, frozen=True, kw_only=True):
+    """What one sandbox of a worker may use. 1 MiB is 1,048,576 bytes."""
+
+    memory_mib: Annotated[
+        int,
+        Meta(
+            ge=64,
+            description="Memory of the whole sandbox, files in /tmp and /dev/shm included, where the worker "
+            "can make control groups (`corral doctor` says so); elsewhere of each process.",
+        ),
+    ] = 4096
+    processes: Annotated[int, Meta(ge=16, description="Processes and threads.")] = 1024
+    cpus: Annotated[
+        float | None,
+        Meta(
+            gt=0,
+            description="Processors' worth of time, such as 1.5; none for as much as there is. Holds where "
+            "the worker can make control groups.",
+        ),
+    ] = None
+    file_mib: Annotated[Count, Meta(description="Size of one file.")] = 8192
+    open_files: Annotated[int, Meta(ge=64, description="Open files of one process.")] = 4096
+    scratch_mib: Annotated[
+        Count,
+        Meta(description="Size of /tmp, and of /dev/shm; never more than a quarter of the memory."),
+    ] = 1024
+    session_disk_mib: Annotated[
+        Count,
+        Meta(
+            description="What a session may keep on the worker's disk: its workspace and its outputs. "
+            "Measured every few seconds; a sandbox that holds more is stopped."
+        ),
+    ] = 20_480
+    session_disk_entries: Annotated[
+        Count, Meta(description="The same for the number of its files and folders.")
+    ] = 2_000_000
+    free_disk_mib: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="What must stay free on the disk of the workspaces. Below it no sandbox is started, "
+            "and those that grow are stopped.",
+        ),
+    ] = 1024
+
+
 class Files(Section, frozen=True, kw_only=True):
     """Where the bytes of files are kept, and how many there may be."""
 
@@ -263,45 +274,6 @@ class Files(Section, frozen=True, kw_only=True):
     ] = 600.0
 
 
-class Vault(Section, frozen=True, kw_only=True):
-    """The pair of keys for secrets at rest: servers seal with one, the gateway alone opens with the other."""
-
-    public_key: Annotated[
-        str | None,
-        Meta(
-            description="What servers seal secrets with (`corral admin vault-key create` makes a pair). "
-            "Without it they take no credentials. `corral up` makes a pair of its own, in `vault` in its "
-            "data folder."
-        ),
-    ] = None
-    key: Annotated[
-        Secret | None,
-        Meta(
-            description="What opens them: for the gateway alone. A server that is given it does not start.",
-            extra_json_schema={"from_environment": True},
-        ),
-    ] = None
-
-    def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A key that is none, or the wrong half, and two halves that are no pair."""
-        if self.public_key is None and self.key is None:
-            return
-        # Imported here, since most commands have no such key and the library takes its time.
-        from corral.vault.keys import PrivateKey, PublicKey, WrongKey
-
-        public = private = None
-        try:
-            public = None if self.public_key is None else PublicKey.parse(self.public_key)
-        except WrongKey as error:
-            yield "public_key", str(error)
-        try:
-            private = None if self.key is None else PrivateKey.parse(self.key)
-        except WrongKey as error:
-            yield "key", str(error)
-        if public is not None and private is not None and public.id != private.public.id:
-            yield "public_key", "is not the other half of vault.key; set the two that were made together"
-
-
 class Log(Section, frozen=True, kw_only=True):
     """What is written to standard error while Corral runs."""
 
@@ -319,14 +291,29 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store: Store = field(default_factory=Store)
     inference: Inference = field(default_factory=Inference)
     brain: Brain = field(default_factory=Brain)
+    load: Load = field(default_factory=Load)
     worker: Worker = field(default_factory=Worker)
+    limits: Limits = field(default_factory=Limits)
     files: Files = field(default_factory=Files)
     vault: Vault = field(default_factory=Vault)
+    secret_manager: SecretManager = field(default_factory=SecretManager)
+    gateway: Gateway = field(default_factory=Gateway)
+    webhooks: Webhooks = field(default_factory=Webhooks)
+    dreams: Dreams = field(default_factory=Dreams)
     log: Log = field(default_factory=Log)
 
     def secrets(self) -> Iterator[Secret]:
         """Every secret that is set, so that the log can mask them."""
-        for section in (self.server, self.store, self.inference, self.worker, self.vault):
+        for section in (
+            self.server,
+            self.store,
+            self.inference,
+            self.worker,
+            self.vault,
+            self.secret_manager,
+        ):
             for value in structs.astuple(section):
                 if isinstance(value, Secret):
                     yield value
+        for signing in self.webhooks.secrets_by_name().values():
+            yield from signing

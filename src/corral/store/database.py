@@ -15,9 +15,24 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 _CONNECT_SECONDS: Final = 10
+_DEAD_PEER: Final[dict[str, Any]] = {
+    "tcp_user_timeout": 15_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+"""When a connection over TCP is given up that nobody answers on: after 15 seconds with something sent (in
+milliseconds), 25 without. The system's own bounds are a quarter of an hour, and two hours.
+"""
 
 Params = Sequence[Any] | Mapping[str, Any]
 Connection = AsyncConnection[DictRow]
+
+
+def connection_bounds(url: str) -> dict[str, Any]:
+    """How long a connection to `url` is waited for; what the address itself says of it counts."""
+    bounds = {"connect_timeout": _CONNECT_SECONDS, **_DEAD_PEER}
+    return {name: value for name, value in bounds.items() if name not in url}
 
 
 class Database:
@@ -45,14 +60,12 @@ class Database:
         )
 
     def _connect_arguments(self) -> dict[str, Any]:
-        arguments: dict[str, Any] = {
+        return {
             "autocommit": True,
             "row_factory": dict_row,
             "application_name": self._name,
+            **connection_bounds(self.url),
         }
-        if "connect_timeout" not in self.url:
-            arguments["connect_timeout"] = _CONNECT_SECONDS
-        return arguments
 
     async def __aenter__(self) -> Self:
         # A pool hides why it cannot connect and tries for long; an attempt of our own says why at once.

@@ -17,7 +17,8 @@ _SECRET_NAMES: Final = re.compile(
 )
 
 _SHAPES: Final = re.compile(
-    r"corral_(?:ak|ek|pk|vk|wk|st)_[A-Za-z0-9_\-]+"
+    r"corral_(?:ak|ek|pk|vk|wk|wt|gg|st)_[A-Za-z0-9_\-]+"
+    r"|whsec_[A-Za-z0-9+/=_\-]+"
     r"|sk-ant-[A-Za-z0-9_\-]+"
     r"|sk-[A-Za-z0-9_\-]{20,}"
     r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"

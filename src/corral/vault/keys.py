@@ -11,6 +11,8 @@ from hashlib import sha256
 from typing import Final, NoReturn, Self
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from corral.wire.secret import MASK, Secret
 
@@ -105,6 +107,11 @@ class PrivateKey:
         """The form that `parse` reads."""
         return Secret(PRIVATE_PREFIX + _encoded(self.__key.private_bytes_raw()))
 
+    def derive(self, purpose: bytes, length: int) -> bytes:
+        """Secret bytes for another purpose; the same each time, and they tell nothing of the key."""
+        derivation = HKDF(SHA256(), length, salt=None, info=b"corral vault key for\x00" + purpose)
+        return derivation.derive(self.__key.private_bytes_raw())
+
     def agree(self, ephemeral: bytes) -> bytes:
         """What this key and an ephemeral public one have in common.
 
@@ -118,6 +125,13 @@ class PrivateKey:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a private key cannot be pickled")
+
+
+def split_keys(text: Secret | None) -> list[Secret]:
+    """Several keys that stand in one setting, separated by commas."""
+    if text is None:
+        return []
+    return [Secret(part.strip()) for part in text.reveal().split(",") if part.strip()]
 
 
 def _encoded(raw: bytes) -> str:

@@ -10,10 +10,12 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from corral.wire.errors import InvalidRequest, NotFound
+from corral.wire.errors import InvalidRequest
 from corral.wire.fields import Metadata, MetadataPatch, PositiveInt, Request, given
 from corral.wire.models import Effort, default_effort
-from corral.wire.tools import McpToolset, Tool, ToolParams, resolve_tools
+from corral.wire.multiagent import Multiagent, MultiagentParams
+from corral.wire.skills import LATEST, SkillReference, references
+from corral.wire.tools import McpToolset, Tool, ToolParams, enabled, resolve_tools
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Description = Annotated[str, Meta(max_length=2048)]
@@ -94,7 +96,7 @@ class CreateAgent(Request):
     tools: list[ToolParams] | None = None
     mcp_servers: list[McpServer] | None = None
     skills: list[SkillParams] | None = None
-    multiagent: dict[str, Any] | None = None
+    multiagent: MultiagentParams | None = None
     execution_identity: ExecutionIdentity | None = None
     metadata: Metadata | None = None
 
@@ -110,7 +112,7 @@ class UpdateAgent(Request):
     tools: list[ToolParams] | UnsetType | None = UNSET
     mcp_servers: list[McpServer] | UnsetType | None = UNSET
     skills: list[SkillParams] | UnsetType | None = UNSET
-    multiagent: dict[str, Any] | UnsetType | None = UNSET
+    multiagent: MultiagentParams | UnsetType | None = UNSET
     execution_identity: ExecutionIdentity | UnsetType | None = UNSET
     metadata: MetadataPatch | UnsetType | None = UNSET
 
@@ -124,8 +126,8 @@ class AgentConfig(msgspec.Struct, kw_only=True):
     system: str | None
     tools: list[Tool]
     mcp_servers: list[McpServer]
-    skills: list[dict[str, Any]]
-    multiagent: dict[str, Any] | None
+    skills: list[SkillReference]
+    multiagent: Multiagent | None
     execution_identity: ExecutionIdentity
     metadata: dict[str, str]
 
@@ -151,7 +153,7 @@ class SessionAgent(msgspec.Struct, tag="agent", kw_only=True):
     system: str | None
     tools: list[Tool]
     mcp_servers: list[McpServer]
-    skills: list[dict[str, Any]]
+    skills: list[SkillReference]
     multiagent: dict[str, Any] | None
     execution_identity: ExecutionIdentity
 
@@ -178,52 +180,64 @@ def updated_model(stored: ModelConfig, params: str | ModelParams) -> ModelConfig
     return resolved
 
 
-def check_skills(skills: Sequence[SkillParams], path: str = "skills") -> None:
-    """Refuse skills: this server keeps none, so none can be found.
+def resolve_skills(skills: Sequence[SkillParams], path: str = "skills") -> list[SkillReference]:
+    """The skills with every default filled in. Whether they exist is looked up elsewhere.
 
     Raises:
-        NotFound: there is a skill in the list.
+        InvalidRequest: there are too many, or one stands there twice.
     """
-    for index, skill in enumerate(skills):
-        raise NotFound(f"{path}[{index}].skill_id: skill {skill.skill_id} not found")
+    resolved = [
+        SkillReference(
+            type="anthropic" if isinstance(skill, AnthropicSkillParams) else "custom",
+            skill_id=skill.skill_id,
+            version=skill.version or LATEST,
+        )
+        for skill in skills
+    ]
+    return [reference for _, reference in references(resolved, path)]
 
 
-def check_multiagent(multiagent: object, path: str = "multiagent") -> None:
-    """Refuse a multiagent block: this server runs one thread a session.
+def check_readable(tools: Sequence[Tool], skills: Sequence[object], path: str = "skills") -> None:
+    """Skills are files that the agent reads (contract section 4.2).
 
     Raises:
-        InvalidRequest: the block is not null.
+        InvalidRequest: there are skills, and no `read` tool that is enabled.
     """
-    if multiagent is not None and multiagent is not UNSET:
-        raise InvalidRequest(f"{path}: multiagent is not supported by this server; omit it or send null")
+    if skills and not enabled(tools, "read"):
+        raise InvalidRequest(
+            f"{path}: skills need the read tool; enable it in an agent_toolset_20260401 in tools"
+        )
 
 
-def check_mcp(tools: Sequence[Tool], servers: Sequence[McpServer]) -> None:
+def check_mcp(tools: Sequence[Tool], servers: Sequence[McpServer], above: str = "") -> None:
     """Servers and toolsets must name each other, in both directions (contract section 4.2).
+
+    `above` stands before the paths of both lists, such as ``agent.``.
 
     Raises:
         InvalidRequest: a name without its counterpart, a name twice, too many servers, or a bad URL.
     """
     if len(servers) > MCP_SERVERS:
-        raise InvalidRequest(f"mcp_servers: at most {MCP_SERVERS} servers")
+        raise InvalidRequest(f"{above}mcp_servers: at most {MCP_SERVERS} servers")
     names: set[str] = set()
     for index, server in enumerate(servers):
         if server.name in names:
-            raise InvalidRequest(f'mcp_servers[{index}].name: "{server.name}" is used more than once')
+            raise InvalidRequest(f'{above}mcp_servers[{index}].name: "{server.name}" is used more than once')
         names.add(server.name)
-        _check_url(server.url, f"mcp_servers[{index}].url")
+        _check_url(server.url, f"{above}mcp_servers[{index}].url")
     used: set[str] = set()
     for index, tool in enumerate(tools):
         if isinstance(tool, McpToolset):
             used.add(tool.mcp_server_name)
             if tool.mcp_server_name not in names:
                 raise InvalidRequest(
-                    f'tools[{index}].mcp_server_name: "{tool.mcp_server_name}" is not in mcp_servers'
+                    f'{above}tools[{index}].mcp_server_name: "{tool.mcp_server_name}" is not in mcp_servers'
                 )
     for index, server in enumerate(servers):
         if server.name not in used:
             raise InvalidRequest(
-                f'mcp_servers[{index}].name: no mcp_toolset in tools refers to the server "{server.name}"'
+                f"{above}mcp_servers[{index}].name: no mcp_toolset in tools refers to the server "
+                f'"{server.name}"'
             )
 
 
@@ -240,15 +254,14 @@ def _check_url(url: str, path: str) -> None:
 
 
 def create_config(params: CreateAgent, metadata: dict[str, str]) -> AgentConfig:
-    """The first version of an agent.
+    """The first version of an agent, without its `multiagent` block, which is looked up elsewhere.
 
     Raises:
         InvalidRequest: a rule of contract sections 4 and 5 does not hold.
-        NotFound: it names a skill.
     """
-    check_multiagent(params.multiagent)
-    check_skills(params.skills or [])
+    skills = resolve_skills(params.skills or [])
     tools = resolve_tools(params.tools or [])
+    check_readable(tools, skills)
     servers = params.mcp_servers or []
     check_mcp(tools, servers)
     return AgentConfig(
@@ -258,7 +271,7 @@ def create_config(params: CreateAgent, metadata: dict[str, str]) -> AgentConfig:
         system=params.system or None,
         tools=tools,
         mcp_servers=servers,
-        skills=[],
+        skills=skills,
         multiagent=None,
         execution_identity=params.execution_identity or ServiceAccount(),
         metadata=metadata,
@@ -268,13 +281,14 @@ def create_config(params: CreateAgent, metadata: dict[str, str]) -> AgentConfig:
 def update_config(stored: AgentConfig, params: UpdateAgent, metadata: dict[str, str]) -> AgentConfig:
     """The next version of an agent, equal to the stored one if nothing changes (contract section 4.3).
 
+    Its `multiagent` block is the stored one; a new one is looked up elsewhere.
+
     Raises:
         InvalidRequest: a rule of contract sections 4 and 5 does not hold for the result.
-        NotFound: it names a skill.
     """
-    check_multiagent(params.multiagent)
-    check_skills(given(params.skills, []))
+    skills = stored.skills if params.skills is UNSET else resolve_skills(params.skills or [])
     tools = stored.tools if params.tools is UNSET else resolve_tools(params.tools or [])
+    check_readable(tools, skills)
     servers = stored.mcp_servers if params.mcp_servers is UNSET else params.mcp_servers or []
     check_mcp(tools, servers)
     identity = params.execution_identity
@@ -285,8 +299,8 @@ def update_config(stored: AgentConfig, params: UpdateAgent, metadata: dict[str, 
         system=stored.system if params.system is UNSET else params.system or None,
         tools=tools,
         mcp_servers=servers,
-        skills=stored.skills,
-        multiagent=None,
+        skills=skills,
+        multiagent=stored.multiagent,
         execution_identity=stored.execution_identity if identity is UNSET else identity or ServiceAccount(),
         metadata=metadata,
     )

@@ -28,7 +28,6 @@ _ESCAPES: Final = re.compile(rb"\\u(0000|[dD][89a-fA-F])")
 _FREE_TEXT: Final = frozenset({"content", "system", "description", "deny_message", "message", "input_schema"})
 # Types that the hosted service takes and this server does not: the error says so.
 _UNAVAILABLE: Final = {
-    "user.define_outcome": "outcomes are not supported by this server",
     "redacted": "redacted blocks come from the server only",
 }
 
@@ -154,6 +153,7 @@ _JSON_TYPES: Final = {
     "float": "number",
     "bool": "boolean",
     "null": "null",
+    "NoneType": "null",
     "array": "list",
     "object": "object",
 }
@@ -175,6 +175,9 @@ def _joined(path: str, field: str) -> str:
     return f"{path}.{field}" if path else field
 
 
+# Python's end of a text, as others write it.
+_END: Final = re.compile(r"\\{1,2}Z")
+
 # How msgspec words its findings, and how the API does. Each takes the match and the path.
 _PATTERNS: Final[list[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]]]] = [
     (
@@ -191,7 +194,7 @@ _PATTERNS: Final[list[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]
     ),
     (
         re.compile(r"Expected `(?P<expected>.*?)` matching regex '(?P<regex>.*)'"),
-        lambda m, path: f"{path}: must match {m['regex']}",
+        lambda m, path: f"{path}: must match {_END.sub('$', m['regex'])}",
     ),
     (
         re.compile(r"Expected `(?P<type>\w+)` of length (?P<bound>[<>]=|==) (?P<count>\d+)"),

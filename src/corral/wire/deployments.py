@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from corral.wire.errors import InvalidRequest
-from corral.wire.events import SystemMessage, UserMessage, check_events
+from corral.wire.events import DefineOutcome, SystemMessage, UserMessage, check_events
 from corral.wire.fields import Id, Metadata, MetadataPatch, Request
 from corral.wire.overrides import AgentRef
 from corral.wire.run_errors import PauseErrorType, RunErrorType
@@ -20,7 +20,7 @@ EXPRESSION_LENGTH: Final = 256
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Description = Annotated[str, Meta(max_length=2048)]
-InitialEvent = UserMessage | SystemMessage
+InitialEvent = UserMessage | DefineOutcome | SystemMessage
 InitialEvents = Annotated[list[InitialEvent], Meta(min_length=1, max_length=INITIAL_EVENTS)]
 Resources = Annotated[list[ResourceParams], Meta(max_length=RESOURCES)]
 VaultIds = Annotated[list[Id], Meta(max_length=VAULTS)]

@@ -248,6 +248,16 @@ def host_allowed(host: str, allowed_hosts: list[str]) -> bool:
     return False
 
 
+def limited_hosts(config: Mapping[str, Any]) -> list[str] | None:
+    """The allowed hosts of an environment as it is kept; None where its networking is not ``limited``, or
+    where its sandboxes are the client's.
+    """
+    parsed = msgspec.convert(config, Config)
+    if not isinstance(parsed, Cloud) or not isinstance(parsed.networking, Limited):
+        return None
+    return parsed.networking.allowed_hosts
+
+
 def check_reach(config: Config, agent: Mapping[str, Any]) -> None:
     """A session's agent must not name hosts that its environment's ``limited`` networking bars.
 

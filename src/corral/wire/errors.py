@@ -6,11 +6,13 @@ ApiError                          HTTP  error.type               a retry may hel
 ├── PermissionDenied              403   permission_error         no
 ├── NotFound                      404   not_found_error          no
 ├── MethodNotAllowed              405   invalid_request_error    no
+├── RequestTimeout                408   timeout_error            yes
 ├── Conflict                      409   conflict_error           no
 │   ├── MemoryPathConflict        409   memory_path_conflict_error        no
 │   └── MemoryPreconditionFailed  409   memory_precondition_failed_error  no
 ├── PreconditionFailed            412   invalid_request_error    no
 ├── RequestTooLarge               413   request_too_large        no
+├── HeadTooLarge                  431   invalid_request_error    no
 ├── RateLimited                   429   rate_limit_error         yes, after ``retry_after`` seconds
 ├── InternalError                 500   api_error                yes
 └── Overloaded                    529   overloaded_error         yes, after ``retry_after`` seconds
@@ -30,6 +32,8 @@ class ApiError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "api_error"
     should_retry: ClassVar[bool] = False
+    extra_fields: ClassVar[tuple[str, ...]] = ()
+    """The names of what `fields` gives."""
 
     def __init__(
         self,
@@ -95,6 +99,12 @@ class MethodNotAllowed(ApiError):
         super().__init__("Method Not Allowed")
 
 
+class RequestTimeout(ApiError):
+    """The request stopped coming."""
+
+    status, type, should_retry = 408, "timeout_error", True
+
+
 class Conflict(ApiError):
     """The state of the thing forbids the change; sending the same again cannot help."""
 
@@ -105,6 +115,7 @@ class MemoryPathConflict(Conflict):
     """The path is that of another memory, or one of the two would lie below the other."""
 
     type = "memory_path_conflict_error"
+    extra_fields = ("conflicting_memory_id", "conflicting_path")
 
     def __init__(self, message: str, *, memory_id: str, path: str) -> None:
         super().__init__(message)
@@ -132,6 +143,12 @@ class RequestTooLarge(ApiError):
     """The body is larger than the API takes (32 MB of JSON)."""
 
     status, type = 413, "request_too_large"
+
+
+class HeadTooLarge(ApiError):
+    """The request line and the headers are larger than the API takes (64 KiB)."""
+
+    status, type = 431, "invalid_request_error"
 
 
 class RateLimited(ApiError):

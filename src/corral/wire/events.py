@@ -12,7 +12,13 @@ from msgspec import Meta
 from corral.wire.content import DocumentBlock, FileSource, MessageBlock, ResultBlock, TextBlock
 from corral.wire.errors import InvalidRequest
 from corral.wire.fields import Id, Request
+from corral.wire.ids import new_id
 from corral.wire.media import check_all_media
+
+RUBRIC_CHARACTERS: Final = 262_144
+"""Most characters of a rubric, and of an outcome's description."""
+_ITERATIONS: Final = 3
+"""How often work is judged where the outcome does not say."""
 
 DenyMessage = Annotated[str, Meta(max_length=10_000)]
 
@@ -65,8 +71,34 @@ class SystemMessage(Request, tag="system.message"):
     content: Annotated[list[TextBlock], Meta(min_length=1, max_length=1000)]
 
 
+class TextRubric(Request, tag="text"):
+    """What the work is judged by."""
+
+    content: Annotated[str, Meta(min_length=1, max_length=RUBRIC_CHARACTERS)]
+
+
+class FileRubric(Request, tag="file"):
+    """What the work is judged by, in a file; it is replaced by the file's text."""
+
+    file_id: Id
+
+
+class DefineOutcome(Request, tag="user.define_outcome"):
+    """Says what the work must come to; the agent begins at once (contract section 14)."""
+
+    description: Annotated[str, Meta(min_length=1, max_length=RUBRIC_CHARACTERS)]
+    rubric: TextRubric | FileRubric
+    max_iterations: Annotated[int, Meta(ge=1, le=20)] | None = None
+
+
 ClientEvent = (
-    UserMessage | UserInterrupt | UserToolConfirmation | UserCustomToolResult | UserToolResult | SystemMessage
+    UserMessage
+    | UserInterrupt
+    | UserToolConfirmation
+    | UserCustomToolResult
+    | UserToolResult
+    | SystemMessage
+    | DefineOutcome
 )
 
 ClientEventType = Literal[
@@ -76,6 +108,7 @@ ClientEventType = Literal[
     "user.custom_tool_result",
     "user.tool_result",
     "system.message",
+    "user.define_outcome",
 ]
 
 EVENTS_PER_REQUEST: Final = 1000
@@ -108,6 +141,9 @@ def check_events(events: Sequence[ClientEvent], path: str) -> None:
             )
         if isinstance(event, SystemMessage):
             _check_system_place(events, index, where)
+    outcomes = [index for index, event in enumerate(events) if isinstance(event, DefineOutcome)]
+    if len(outcomes) > 1:
+        raise InvalidRequest(f"{path}[{outcomes[1]}]: at most one user.define_outcome in one request")
     if files > FILE_DOCUMENTS_PER_REQUEST:
         raise InvalidRequest(
             f"{path}: at most {FILE_DOCUMENTS_PER_REQUEST} documents by file id in one request"
@@ -130,6 +166,11 @@ def check_event(event: ClientEvent, path: str) -> None:
             given = event.deny_message is not None or event.message is not None
             if event.result == "allow" and given:
                 raise InvalidRequest(f'{path}.deny_message: only allowed when result is "deny"')
+        case DefineOutcome():
+            if not event.description.strip():
+                raise InvalidRequest(f"{path}.description: must hold more than white space")
+            if isinstance(event.rubric, TextRubric) and not event.rubric.content.strip():
+                raise InvalidRequest(f"{path}.rubric.content: must hold more than white space")
         case UserInterrupt():
             pass
 
@@ -160,6 +201,10 @@ def persisted(event: ClientEvent, event_id: str) -> dict[str, Any]:
         case UserToolConfirmation():
             deny = event.deny_message if event.deny_message is not None else event.message
             body |= {"tool_use_id": event.tool_use_id, "result": event.result, "deny_message": deny}
+        case DefineOutcome():
+            body |= {"outcome_id": new_id("outc"), "description": event.description}
+            body |= {"rubric": msgspec.to_builtins(event.rubric)}
+            body["max_iterations"] = event.max_iterations or _ITERATIONS
         case UserCustomToolResult():
             body["custom_tool_use_id"] = event.custom_tool_use_id
             body |= {"content": msgspec.to_builtins(event.content), "is_error": bool(event.is_error)}

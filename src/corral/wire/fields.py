@@ -4,7 +4,7 @@
 every model here keeps apart wherever the contract does.
 """
 
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -18,6 +18,7 @@ __all__ = [
     "LongToken",
     "Metadata",
     "MetadataPatch",
+    "MetadataTexts",
     "PositiveInt",
     "Request",
     "UnsetType",
@@ -43,9 +44,19 @@ Id = Annotated[str, Meta(min_length=1, max_length=128)]
 LongToken = Annotated[str, Meta(min_length=1, max_length=2048)]
 PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Domain = Annotated[str, Meta(min_length=1, max_length=255)]
-# Bounds on metadata are checked by `corral.wire.metadata`, which can name the key.
-Metadata = dict[str, Any]
-MetadataPatch = dict[str, Any]
+# Bounds on metadata are checked by `corral.wire.metadata`, which can name the key; the schemas tell of them.
+_KEYS: Final = {"propertyNames": {"minLength": 1, "maxLength": 64}}
+_VALUE: Final = {"type": "string", "maxLength": 512}
+Metadata = Annotated[
+    dict[str, Any],
+    Meta(extra_json_schema={**_KEYS, "maxProperties": 16, "additionalProperties": _VALUE}),
+]
+MetadataPatch = Annotated[
+    dict[str, Any],
+    Meta(extra_json_schema={**_KEYS, "additionalProperties": {"anyOf": [_VALUE, {"type": "null"}]}}),
+]
+MetadataTexts = Annotated[dict[str, Any], Meta(extra_json_schema={**_KEYS, "additionalProperties": _VALUE})]
+"""A patch in which the empty text deletes, not null."""
 
 
 def given(value: T | UnsetType | None, default: T) -> T:

@@ -12,8 +12,10 @@ from typing import Final, Literal
 Prefix = Literal[
     "agent",
     "apikey",
+    "audit",
     "blob",
     "depl",
+    "drm",
     "drun",
     "ekey",
     "env",
@@ -27,9 +29,14 @@ Prefix = Literal[
     "sesn",
     "sesrsc",
     "sevt",
+    "skill",
+    "skver",
     "sthr",
+    "uprof",
     "vcrd",
     "vlt",
+    "whe",
+    "whep",
     "work",
 ]
 

@@ -1,6 +1,6 @@
 """How a session names its agent, and what it may change of it for itself (contract sections 8.3 and 8.5)."""
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,8 +14,9 @@ from corral.wire.agents import (
     SkillParams,
     System,
     check_mcp,
-    check_skills,
+    check_readable,
     resolve_model,
+    resolve_skills,
 )
 from corral.wire.errors import InvalidRequest
 from corral.wire.fields import Id, PositiveInt, Request
@@ -51,20 +52,26 @@ class SessionAgentUpdate(Request):
     mcp_servers: list[McpServer] | UnsetType | None = UNSET
 
 
+_NOT_KEPT: Final = ("metadata", "multiagent")
+
+
 def snapshot(
     agent_id: str, version: int, config: AgentConfig, overrides: AgentWithOverrides | None = None
 ) -> dict[str, Any]:
     """The resolved agent that a session keeps, as the API shows it in ``session.agent``.
 
+    Its `multiagent` is added where the agents are looked up.
+
     Raises:
         InvalidRequest: ``agent_model_required`` where the model is overridden with null; or the result
             breaks a rule that holds for agents.
-        NotFound: the overrides name a skill.
     """
     agent = SessionAgent(
         id=agent_id,
         version=version,
-        **{field: getattr(config, field) for field in config.__struct_fields__ if field != "metadata"},
+        # In full, once the agents are known that it names.
+        multiagent=None,
+        **{field: getattr(config, field) for field in config.__struct_fields__ if field not in _NOT_KEPT},
     )
     if overrides is not None:
         _override(agent, overrides)
@@ -85,19 +92,21 @@ def _override(agent: SessionAgent, overrides: AgentWithOverrides) -> None:
     if overrides.system is not UNSET:
         agent.system = overrides.system or None
     if overrides.skills is not UNSET:
-        check_skills(overrides.skills or [], "agent.skills")
-        agent.skills = []
+        agent.skills = resolve_skills(overrides.skills or [], "agent.skills")
     _replace_tools(agent, overrides.tools, overrides.mcp_servers)
+    check_readable(agent.tools, agent.skills, "agent.skills")
 
 
 def updated_snapshot(stored: dict[str, Any], update: SessionAgentUpdate) -> dict[str, Any]:
     """A session's agent after an update of the session; equal to the stored one if nothing changes.
 
     Raises:
-        InvalidRequest: the resulting tools and MCP servers break a rule that holds for agents.
+        InvalidRequest: the resulting tools and MCP servers break a rule that holds for agents, or the
+            session's skills could no longer be read.
     """
     agent = msgspec.convert(stored, SessionAgent)
     _replace_tools(agent, update.tools, update.mcp_servers)
+    check_readable(agent.tools, agent.skills, "agent.skills")
     return cast("dict[str, Any]", msgspec.to_builtins(agent))
 
 
@@ -111,4 +120,4 @@ def _replace_tools(
     if servers is not UNSET:
         agent.mcp_servers = servers or []
     if tools is not UNSET or servers is not UNSET:
-        check_mcp(agent.tools, agent.mcp_servers)
+        check_mcp(agent.tools, agent.mcp_servers, "agent.")

@@ -116,7 +116,7 @@ class Query:
             return None
         try:
             # A "+" that was sent unencoded arrives as a blank.
-            return from_wire(text.replace(" ", "+") if "T" in text else text)
+            return from_wire(text.replace(" ", "+") if "T" in text.upper() else text)
         except (ValueError, OverflowError):
             raise InvalidRequest(f"{name}: Input should be a valid RFC 3339 date and time") from None
 

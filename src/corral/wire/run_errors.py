@@ -40,6 +40,7 @@ _BY_FIELD: Final[tuple[tuple[str, RunErrorType, RunErrorType], ...]] = (
 _BY_CODE: Final[dict[str, RunErrorType]] = {
     "environment_not_found": "environment_not_found_error",
     "environment_archived": "environment_archived_error",
+    "skill_not_found": "skill_not_found_error",
 }
 
 

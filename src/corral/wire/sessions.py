@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from corral.wire.errors import InvalidRequest
-from corral.wire.events import UserMessage, check_events
+from corral.wire.events import DefineOutcome, UserMessage, check_events
 from corral.wire.fields import Id, Metadata, MetadataPatch, Request
 from corral.wire.overrides import AgentParam, AgentRef, AgentWithOverrides, SessionAgentUpdate
 from corral.wire.session_resources import ResourceParams
@@ -38,14 +38,20 @@ INITIAL_EVENTS: Final = 50
 class ListCost(Request):
     """An amount in whole cents, as a string."""
 
-    amount: Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,17}$")]
+    amount: Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,17}\Z")]
     currency: Literal["USD"]
 
 
-class BudgetLimit(Request, tag="limit"):
+class BudgetLimit(Request):
     """A ceiling on a session's list cost."""
 
+    type: Literal["limit"]
     max_list_cost: ListCost
+
+    @property
+    def cents(self) -> int:
+        """The ceiling in whole cents."""
+        return int(self.max_list_cost.amount)
 
 
 class CreateSession(Request):
@@ -55,19 +61,16 @@ class CreateSession(Request):
     environment_id: Id
     title: Title | None = None
     metadata: Metadata | None = None
-    initial_events: Annotated[list[UserMessage], Meta(max_length=INITIAL_EVENTS)] | None = None
+    initial_events: Annotated[list[UserMessage | DefineOutcome], Meta(max_length=INITIAL_EVENTS)] | None = (
+        None
+    )
     resources: list[ResourceParams] | None = None
     vault_ids: Annotated[list[Id], Meta(max_length=SESSION_VAULTS)] | None = None
     budget: BudgetLimit | None = None
 
     def check(self) -> None:
-        """Check the initial events, and refuse what this server has not on any environment."""
+        """Check the initial events by themselves and their order."""
         check_events(self.initial_events or [], "initial_events")
-        if self.budget is not None:
-            raise InvalidRequest(
-                "budget: no list price is available for the session's models",
-                error_code="model_not_budgetable",
-            )
 
 
 class UpdateSession(Request):
@@ -83,10 +86,6 @@ class UpdateSession(Request):
         """Refuse what a session cannot change."""
         if self.vault_ids is not UNSET:
             raise InvalidRequest("vault_ids: cannot be changed after the session was created")
-        if isinstance(self.budget, BudgetLimit):
-            raise InvalidRequest(
-                "budget: can only be given when the session is created", error_code="budget_create_only"
-            )
 
 
 class CacheCreation(msgspec.Struct, kw_only=True):

@@ -1,6 +1,7 @@
 """Times on the wire: RFC 3339 in UTC with microseconds and a ``Z`` (contract section 2.4)."""
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 
 def to_wire(moment: datetime) -> str:
@@ -14,5 +15,16 @@ def from_wire(text: str) -> datetime:
     Raises:
         ValueError: the text is not an RFC 3339 date-time.
     """
-    moment = datetime.fromisoformat(text)
+    moment = datetime.fromisoformat(text.upper())  # RFC 3339 takes "t" and "z" for "T" and "Z"
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def zone_of(name: str) -> ZoneInfo | None:
+    """The zone of this name in the IANA time zone database; None if there is none."""
+    # Below the first two lie the same zones again, with other rules for seconds; the rest is the machine's.
+    if name.startswith(("posix/", "right/")) or name in ("localtime", "posixrules"):
+        return None
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, LookupError):
+        return None

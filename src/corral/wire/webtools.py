@@ -4,17 +4,32 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from msgspec import Meta
 
 from corral.wire.errors import InvalidRequest
 from corral.wire.fields import Request
+from corral.wire.times import zone_of
 
 _HOST: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))+")
 _PRIVATE_ENDS: Final = (".local", ".internal", ".localdomain", ".invalid", ".localhost")
+# An address in any of the forms that parsers of URLs take for one, such as 127.1 or 0x7f.1.
+_NUMERIC: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?")
+_PATH: Final = re.compile(r"[!-~]*")
+_NOT_IN_PATHS: Final = frozenset("*?#@\\")
 DOMAINS: Final = 64
+_COUNTRIES: Final = (
+    "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT "
+    "BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH "
+    "ER ES ET FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW GY HK HM HN HR HT "
+    "HU ID IE IL IM IN IO IQ IR IS IT JE JM JO JP KE KG KH KI KM KN KP KR KW KY KZ LA LB LC LI LK LR LS "
+    "LT LU LV LY MA MC MD ME MF MG MH MK ML MM MN MO MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG NI "
+    "NL NO NP NR NU NZ OM PA PE PF PG PH PK PL PM PN PR PS PT PW PY QA RE RO RS RU RW SA SB SC SD SE SG "
+    "SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF TG TH TJ TK TL TM TN TO TR TT TV TW TZ UA UG "
+    "UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM ZW"
+)
+"""ISO 3166-1 alpha-2."""
 
 Place = Annotated[str, Meta(min_length=1, max_length=255)]
 
@@ -86,13 +101,15 @@ def check_domains(
         InvalidRequest: both are set, one is empty or too long, or an entry is no public host name.
     """
     if allowed is not None and blocked is not None:
-        raise InvalidRequest(f"{path}: only one of allowed_domains or blocked_domains may be set")
+        raise InvalidRequest(f"{path}: Only one of allowed_domains or blocked_domains may be set.")
     for field, domains in (("allowed_domains", allowed), ("blocked_domains", blocked)):
         if domains is None:
             continue
         where = f"{path}.{field}"
         if not domains:
-            raise InvalidRequest(f"{where}: an empty list is ambiguous; give at least one domain or null")
+            raise InvalidRequest(
+                f"{where}: Empty list of domains is ambiguous. Provide at least one domain or null."
+            )
         if len(domains) > DOMAINS:
             raise InvalidRequest(f"{where}: at most {DOMAINS} domains")
         seen: set[str] = set()
@@ -107,20 +124,25 @@ def _check_domain(domain: str, path: str, *, paths_allowed: bool) -> str:
     if not 1 <= len(domain) <= 255:
         raise InvalidRequest(f"{path}: must have 1 to 255 characters")
     plain = domain.lower().removesuffix("/")
-    host, slash, _ = plain.partition("/")
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        pass
-    else:
+    host, slash, rest = plain.partition("/")
+    if _is_address(host):
         raise InvalidRequest(
-            f'{path}: IP addresses are not supported; give a plain hostname like "example.com"'
+            f'{path}: IP addresses are not supported; provide a plain hostname like "example.com"'
         )
-    if (slash and not paths_allowed) or not _HOST.fullmatch(host):
+    fits = domain.isascii() and _HOST.fullmatch(host) and (paths_allowed or not slash)
+    if not fits or not _PATH.fullmatch(rest) or not _NOT_IN_PATHS.isdisjoint(rest):
         raise InvalidRequest(f'{path}: "{domain}" is not a plain hostname like "example.com"')
     if host.endswith(_PRIVATE_ENDS):
         raise InvalidRequest(f'{path}: "{domain}" is not a public domain')
     return plain
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return _NUMERIC.fullmatch(host) is not None
+    return True
 
 
 def check_location(location: UserLocation | None, path: str) -> None:
@@ -132,16 +154,10 @@ def check_location(location: UserLocation | None, path: str) -> None:
         raise InvalidRequest(f"{where}: give at least one of city, region, country and timezone")
     if location.country is not None and not re.fullmatch("[A-Z]{2}", location.country):
         raise InvalidRequest(f"{where}.country: must be a two-letter ISO 3166-1 code in upper case")
-    if location.timezone is not None and not _is_zone(location.timezone):
+    if location.country is not None and location.country not in _COUNTRIES.split():
+        raise InvalidRequest(f"{where}.country: not a country the search provider supports")
+    if location.timezone is not None and zone_of(location.timezone) is None:
         raise InvalidRequest(f'{where}.timezone: "{location.timezone}" is not an IANA time zone')
-
-
-def _is_zone(name: str) -> bool:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return False
-    return True
 
 
 def resolve_url_sources(params: UrlSourcesParams | None, path: str, custom: set[str]) -> UrlSources | None:

@@ -98,3 +98,22 @@ class SessionHands(msgspec.Struct, kw_only=True):
     stop_reason: str | None
     created_at: str
     stopped_at: str | None
+
+
+class WorkReleased(msgspec.Struct, tag="work_released", kw_only=True):
+    """The answer to a release: of how many items."""
+
+    released: int
+
+
+class CallBegun(msgspec.Struct, tag="call_begun", kw_only=True):
+    """The answer to the claim that may run a call, with what the worker needs to know of files before it.
+
+    ``files`` is the revision of the session's mounted files, ``repositories`` of its repositories, empty
+    where it has none; an output may have at most ``max_output_bytes``.
+    """
+
+    tool_use_id: str
+    files: str
+    repositories: str
+    max_output_bytes: int

@@ -1,7 +1,7 @@
 """The families of the API whose tests count, and their files below ``tests/api_resources/beta``.
 
 Left out are the parts of the SDK that belong to the hosted service alone: organisations, compliance, Google
-projects and action links of user profiles, tunnels into a customer's network (docs/differences.md), and
+projects of user profiles, tunnels into a customer's network (docs/differences.md), and
 the Messages API itself, which Corral calls and does not serve.
 """
 
@@ -22,12 +22,32 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "dreams": ("test_dreams.py",),
     "files": ("test_files.py",),
     "skills": ("test_skills.py", "skills"),
-    "user_profiles": ("test_user_profiles.py",),
+    "user_profiles": ("test_user_profiles.py", "user_profiles/test_action_urls.py"),
     "models": ("test_models.py",),
     "webhooks": ("test_webhooks.py",),
 }
 
+TYPESCRIPT_FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "agents": ("agents",),
+    "environments": ("environments/environments.test.ts",),
+    "work": ("environments/work.test.ts",),
+    "sessions": ("sessions/sessions.test.ts",),
+    "events": ("sessions/events.test.ts",),
+    "threads": ("sessions/threads",),
+    "resources": ("sessions/resources.test.ts",),
+    "vaults": ("vaults",),
+    "memory_stores": ("memory-stores",),
+    "deployments": ("deployments.test.ts", "deployment-runs.test.ts"),
+    "dreams": ("dreams.test.ts",),
+    "files": ("files.test.ts",),
+    "skills": ("skills",),
+    "user_profiles": ("user-profiles.test.ts",),
+    "models": ("models.test.ts",),
+    "webhooks": ("webhooks.test.ts",),
+}
+"""The same, below ``tests/api-resources/beta`` of the TypeScript SDK."""
 
-def chosen_files(families: Sequence[str]) -> list[str]:
+
+def chosen_files(families: Sequence[str], files: Mapping[str, tuple[str, ...]] = FAMILIES) -> list[str]:
     """The files and folders of these families; of all, if none is named."""
-    return [path for name in families or FAMILIES for path in FAMILIES[name]]
+    return [path for name in families or files for path in files[name]]

@@ -8,6 +8,7 @@ from tests.conformance.sdk.rules import (
     Rule,
     Rules,
     agents,
+    as_it_is,
     deployments,
     environments,
     files,
@@ -16,6 +17,9 @@ from tests.conformance.sdk.rules import (
     sessions,
     vaults,
 )
+
+NOWHERE: Final = "/_stainless_unknown_path"
+"""Asked for by the TypeScript SDK's tests with any method, to see that options reach the request: 404."""
 
 
 class Found(NamedTuple):
@@ -35,6 +39,8 @@ class Routes:
 
     def find(self, method: str, path: str) -> Found | None:
         """The rule for a request, None if the tests were not expected to make it."""
+        if path == NOWHERE:
+            return Found(path, {}, as_it_is)
         for known, template, rule in self._rules:
             if known == method and (params := _match(template, path)) is not None:
                 return Found(template, params, rule)

@@ -1,9 +1,11 @@
-"""`make conformance`: the official SDK's own API tests against a live server.
+"""`make conformance`: an official SDK's own API tests against a live server.
 
-    python -m tests.conformance.sdk.run [--target URL] [--family NAME ...]
+    python -m tests.conformance.sdk.run [--target URL] [--family NAME ...] [--sdk VERSION | --typescript DIR]
 
-Without --target a private Corral is started. The last line reads `N passed, M failed, K excluded`; the exit
-status is 0 only if nothing failed. The key of a --target stands in the environment variable CONFORMANCE_KEY.
+Without --target a private Corral is started. The tests are those of the Python SDK that requirements.lock
+pins, of another version of it, or of a checkout of the TypeScript SDK's repository. The last line reads
+`N passed, M failed, K excluded`; the exit status is 0 only if nothing failed. The key of a --target stands in
+the environment variable CONFORMANCE_KEY.
 """
 
 import argparse
@@ -13,17 +15,31 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeAlias
 
 from tests.conformance.sdk import suite as suites
-from tests.conformance.sdk.families import FAMILIES, chosen_files
+from tests.conformance.sdk import typescript_suite
+from tests.conformance.sdk.families import FAMILIES, TYPESCRIPT_FAMILIES, chosen_files
 from tests.conformance.sdk.keys import ApiKeyInstead, EnvironmentKeys, KeysByCommand
 from tests.conformance.sdk.private_corral import NotStarted, private_corral
 from tests.conformance.sdk.proxy import proxy_app
 from tests.conformance.sdk.report import print_report
 from tests.conformance.sdk.serving import served
 from tests.conformance.sdk.suite import BUILD, Suite, SuiteFailure
-from tests.conformance.sdk.verdicts import Exclusion, Test, Verdict, outgrown, read_exclusions, split
+from tests.conformance.sdk.typescript_suite import TypeScriptSuite
+from tests.conformance.sdk.verdicts import (
+    OLD_SDK_EXCLUSIONS,
+    TYPESCRIPT_EXCLUSIONS,
+    Exclusion,
+    Test,
+    Verdict,
+    outgrown,
+    read_exclusions,
+    split,
+)
+
+AnySuite: TypeAlias = Suite | TypeScriptSuite
 
 _KEY: Final = "CONFORMANCE_KEY"
 
@@ -32,9 +48,9 @@ def main() -> int:
     """Run as the arguments say; the exit status."""
     options = _options()
     try:
-        suite = suites.prepare(suites.locked_version())
-        tests = suite.collect(chosen_files(options.family))
-        exclusions = read_exclusions()
+        suite, exclusions = _suite(options)
+        files = FAMILIES if options.typescript is None else TYPESCRIPT_FAMILIES
+        tests = suite.collect(chosen_files(options.family, files))
         chosen, verdicts, unused = split(tests, [] if options.all else exclusions)
         verdicts |= asyncio.run(_judge(suite, chosen, options))
     except (SuiteFailure, NotStarted) as error:
@@ -53,6 +69,15 @@ def main() -> int:
     return 1 if outcomes["failed"] else 0
 
 
+def _suite(options: argparse.Namespace) -> "tuple[AnySuite, list[Exclusion]]":
+    if options.typescript is not None:
+        return typescript_suite.prepare(options.typescript), read_exclusions(TYPESCRIPT_EXCLUSIONS)
+    locked = suites.locked_version()
+    if options.sdk not in (None, locked):
+        return suites.prepare(options.sdk), read_exclusions(OLD_SDK_EXCLUSIONS)
+    return suites.prepare(locked), read_exclusions()
+
+
 class _Zero(dict[str, int]):
     def __missing__(self, name: str) -> int:
         return 0
@@ -65,7 +90,7 @@ def _tell_unused(unused: Sequence[Exclusion]) -> None:
         )
 
 
-async def _judge(suite: Suite, tests: Sequence[Test], options: argparse.Namespace) -> dict[str, Verdict]:
+async def _judge(suite: AnySuite, tests: Sequence[Test], options: argparse.Namespace) -> dict[str, Verdict]:
     if not tests:
         return {}
     async with _target(options) as (base_url, api_key, keys):
@@ -95,6 +120,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--model", default="claude-haiku-4-5", help="model of the agents that are made")
     parser.add_argument("--family", nargs="*", default=[], choices=sorted(FAMILIES), help="only these")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--sdk", help="version of the Python SDK [the one in requirements.lock]")
+    which.add_argument(
+        "--typescript", type=Path, help="a checkout of the TypeScript SDK's repository instead"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="test processes")
     parser.add_argument("--all", action="store_true", help="run what exclusions.toml names as well")
     return parser.parse_args()

@@ -55,7 +55,9 @@ class Suite:
 
     def collect(self, paths: Sequence[str]) -> list[Test]:
         """The tests in these files and folders, given from ``tests/api_resources/beta`` on."""
-        arguments = [f"{_FAMILIES}/{path}" for path in paths]
+        # An older version may not have every family.
+        there = [path for path in paths if (self.folder / _FAMILIES / path).exists()]
+        arguments = [f"{_FAMILIES}/{path}" for path in there]
         done = self._pytest("--collect-only", "-q", "-n", "0", *arguments)
         if done.returncode != 0:
             raise SuiteFailure(f"the tests could not be collected:\n{done.stdout[-3000:]}")
@@ -88,29 +90,40 @@ class Suite:
         return await asyncio.to_thread(_verdicts, report, tests)
 
     def _pytest(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self._command(*arguments),
-            cwd=self.folder,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        return said_by(self._command(*arguments), self.folder, self._environment())
 
     def _command(self, *arguments: str) -> list[str]:
         # Their own options but for the number of processes and the length of tracebacks.
-        own = ["-o", "addopts=", "-p", "tests._alias_httpx", "-p", "no:cacheprovider", "--dist", "worksteal"]
+        own = ["-o", "addopts=", "-p", "no:cacheprovider", "--dist", "worksteal"]
+        if (self.folder / "tests" / "_alias_httpx.py").exists():
+            own += ["-p", "tests._alias_httpx"]
         return [str(self.python), "-m", "pytest", *own, *arguments]
 
     def _environment(self) -> dict[str, str]:
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("ANTHROPIC_", "CORRAL_"))
-        }
-        return {**kept, **_NO_COLOURS}
+        return {**kept_environment(), **_NO_COLOURS}
+
+
+def said_by(
+    command: Sequence[str], folder: Path, environment: dict[str, str]
+) -> "subprocess.CompletedProcess[str]":
+    """A command that was run in a folder, with all that it has said on either stream in ``stdout``."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def kept_environment() -> dict[str, str]:
+    """The environment without what would tell an SDK of another server or key."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "CORRAL_"))
+    }
 
 
 def locked_version() -> str:

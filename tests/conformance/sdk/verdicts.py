@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 FILE: Final = Path(__file__).with_name("exclusions.toml")
+OLD_SDK_EXCLUSIONS: Final = FILE.with_name("exclusions-old-sdk.toml")
+TYPESCRIPT_EXCLUSIONS: Final = FILE.with_name("exclusions-typescript.toml")
 
 _KINDS: Final = re.compile(r"^test_(method|raw_response|streaming_response|path_params)_")
 _LOCAL: Final = "path_params"
@@ -40,7 +42,7 @@ class Test:
     @property
     def family(self) -> str:
         """The family it belongs to: its file without folders' ``test_``."""
-        return self.file.removesuffix(".py").replace("test_", "")
+        return self.file.removesuffix(".py").removesuffix(".test.ts").replace("test_", "")
 
     @property
     def reported_as(self) -> str:

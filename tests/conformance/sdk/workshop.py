@@ -18,7 +18,10 @@ MCP_URL: Final = "https://example-server.modelcontextprotocol.io/sse"
 FAR: Final = "2099-12-31T23:59:59Z"
 TOOLSET: Final[Mapping[str, Any]] = {"type": "agent_toolset_20260401"}
 
-_DELEGATE: Final = "Use send_to_agent to ask the agent named Greeter to say hello, and wait for its answer."
+_DELEGATE: Final = (
+    "Use ant__create_agent, or send_to_agent, to ask the agent named Greeter to say hello, and wait for its "
+    "answer."
+)
 _IDLE_SECONDS: Final = 30.0
 _CLAIM_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.05

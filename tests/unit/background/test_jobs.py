@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from corral.background.jobs import APPLICATION, Background, PeriodicJob
+from corral.bus.postgres import PostgresBus
 from corral.store.database import Database
 
 EVERY_SECOND = "* * * * * *"
@@ -84,3 +85,55 @@ async def test_what_a_dead_worker_has_left_unfinished_is_cleared_away(database: 
         await background.clear_stalled()
         left = await database.fetch("select task_name from procrastinate_jobs where status = 'doing'")
     assert [row for row in left if row["task_name"] == "test"] == []
+
+
+async def test_a_job_with_a_topic_runs_as_soon_as_the_bus_says_so(database: Database) -> None:
+    runs = Runs()
+    never = PeriodicJob("test", "0 0 29 2 *", runs.run, topic="something")
+    async with (
+        PostgresBus(database) as here,
+        PostgresBus(database) as there,
+        Background(database, [never], here),
+    ):
+        for count in (1, 2, 3):
+            await there.publish("something")
+            await runs.reach(count)
+
+
+async def test_many_pokes_at_once_queue_a_job_once_among_all_servers(database: Database) -> None:
+    runs = Runs()
+    never = PeriodicJob("test", "0 0 29 2 *", runs.run, topic="something")
+    async with (
+        PostgresBus(database) as bus,
+        Background(database, [never], bus),
+        Background(database, [never], bus),
+    ):
+        for _ in range(100):
+            await bus.publish("something")
+        await runs.reach(1)
+        waiting = await database.fetch_one(
+            "select count(*) as jobs from procrastinate_jobs where task_name = 'test' and status = 'todo'"
+        )
+    assert waiting is not None
+    assert waiting["jobs"] <= 1
+    assert runs.count < 100
+
+
+async def test_a_job_that_loses_its_cancellation_does_not_keep_the_server_from_stopping(
+    database: Database,
+) -> None:
+    begun, lost = asyncio.Event(), asyncio.Event()
+
+    async def deaf() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            lost.set()
+        await asyncio.Event().wait()
+
+    job = PeriodicJob("test", EVERY_SECOND, deaf)
+    async with asyncio.timeout(PATIENCE):
+        async with Background(database, [job], grace_seconds=0.1):
+            await begun.wait()
+    assert lost.is_set()

@@ -17,18 +17,26 @@ from corral.brain.decide import (
     CallModel,
     CloseRequest,
     Deny,
+    Evaluate,
     GoIdle,
     Interrupt,
     Rest,
     Rules,
     RunTools,
+    Settle,
     TakeVerdicts,
     decide,
+    settle,
+    settle_all,
 )
+from corral.brain.own_tools import OwnAnswer, own_tool
 from corral.brain.transcript import Transcript
+from corral.brain.voice import Voice
 from corral.inference.provider import ModelFailed, ModelResponse
+from corral.session.budget import budget_object
+from corral.session.calls import Call
 from corral.session.events import Event, Input, NewEvent, new_event
-from corral.session.state import Call, SessionState, fold, with_inputs
+from corral.session.state import SessionState, fold, with_inputs
 from corral.testing.validation.request import check_request
 from corral.wire.ids import new_id
 
@@ -46,16 +54,19 @@ AGENT: Final[dict[str, Any]] = {
         {"type": "custom", "name": "look_up", "description": "", "input_schema": {"type": "object"}},
     ],
 }
+OWN: Final = "ant__echo"
+"""A tool that the brain answers itself."""
+ECHO: Final = own_tool(OWN, "Says it again.", lambda given: OwnAnswer(str(given), is_error=not given))
 LIMITS: Final = {"max_rounds": 6, "max_truncations": 2}
 
 
 class SimulatedSession:
     """A session's log, queue and state, and what its brain does next."""
 
-    def __init__(self, *, self_hosted: bool = False) -> None:
+    def __init__(self, *, self_hosted: bool = False, budget: int | None = None) -> None:
         self.rules = Rules(self_hosted=self_hosted, **LIMITS)
-        self.voice = emit.Voice(THREAD, AGENT, self_hosted)
-        self.state = SessionState()
+        self.voice = Voice(THREAD, AGENT, self_hosted, own={OWN: ECHO}, web=frozenset({"web_fetch"}))
+        self.state = SessionState(THREAD, budget=budget)
         self.transcript = Transcript(MODEL)
         self.events: list[Event] = []
         self.requests: list[list[dict[str, Any]]] = []
@@ -72,10 +83,25 @@ class SimulatedSession:
 
     def answers(self, call: Call, **body: Any) -> None:
         """A result that enters the log at once."""
-        kind = {"custom": "user.custom_tool_result", "sandbox": "agent.tool_result"}[call.kind]
-        field = "custom_tool_use_id" if call.kind == "custom" else "tool_use_id"
+        is_custom = call.kind == "custom"
+        kind = "user.custom_tool_result" if is_custom else "agent.tool_result"
+        field = "custom_tool_use_id" if is_custom else "tool_use_id"
         new = NewEvent(new_id("sevt"), kind, THREAD, {field: call.id, **body})
         self.append([msgspec.structs.replace(new, resolves=call.id)])
+
+    def defines(self, description: str = "a report") -> None:
+        """An outcome, which enters the log at once."""
+        body: dict[str, Any] = {
+            "outcome_id": new_id("outc"),
+            "description": description,
+            "max_iterations": 3,
+        }
+        rubric = {"type": "text", "content": "has figures"}
+        self.append([new_event("user.define_outcome", THREAD, **body, rubric=rubric)])
+
+    def changes_budget(self, cents: int | None) -> None:
+        """The budget is raised, lowered or removed."""
+        self.append([new_event("session.updated", THREAD, budget=budget_object(cents))])
 
     def append(self, events: Iterable[NewEvent], take: Sequence[Input] = ()) -> None:
         """One commit."""
@@ -101,9 +127,11 @@ class SimulatedSession:
                 self.append([emit.request_end(self.voice, action.start_id, "orphaned", is_error=True)])
             case Interrupt():
                 taken = [entry.taken() for entry in action.inputs]
-                written = emit.interruption(self.voice, taken, start_id=None, calls=action.calls)
+                written = emit.interruption(
+                    self.voice, taken, start_id=None, calls=action.calls, outcome=self.state.outcome
+                )
                 if action.ends_turn:
-                    written += emit.idle(self.voice, self.state, GoIdle("end_turn"), self.now)
+                    written += self._idle(GoIdle("end_turn"))
                 self.append(written, action.inputs)
             case TakeVerdicts():
                 self.append([entry.taken() for entry in action.inputs], action.inputs)
@@ -116,12 +144,21 @@ class SimulatedSession:
                 self._calls_model(action, outcome)
             case AwaitRetry():
                 self.now = action.until
+            case Evaluate():
+                self.append([emit.ungraded(self.voice, action.outcome)])
             case GoIdle():
                 taken = [entry.taken() for entry in action.flush]
-                self.append([*taken, *emit.idle(self.voice, self.state, action, self.now)], action.flush)
+                self.append([*taken, *self._idle(action)], action.flush)
+            case Settle():
+                settled = settle_all(self.state, self.rules, self.now)
+                self.append(emit.session_idle(self.voice, self.state, settled, self.now))
             case Rest():
                 pass
         return action
+
+    def _idle(self, action: GoIdle) -> list[NewEvent]:
+        settled = settle(self.state, self.rules, self.now, action)
+        return emit.idle(self.voice, self.state, action, self.now, settled)
 
     def _calls_model(self, action: CallModel, outcome: ModelResponse | ModelFailed | None) -> None:
         start = self.voice.event("span.model_request_start")
@@ -130,7 +167,9 @@ class SimulatedSession:
         self.requests.append(self.transcript.messages())
         check_request({"model": MODEL, "max_tokens": 100, "messages": self.requests[-1]})
         if isinstance(outcome, ModelResponse):
-            self.append(emit.response(self.voice, start.id, outcome, emit.PreviewIds(thinking=[])))
+            self.append(
+                emit.response(self.voice, start.id, outcome, emit.PreviewIds(thinking=[]), self.state)
+            )
         elif outcome is not None:
             retry_at = self.now + timedelta(minutes=1) if outcome.retryable else None
             self.append(emit.failed(self.voice, start.id, outcome, retry_at=retry_at))
@@ -139,8 +178,10 @@ class SimulatedSession:
         """An interrupt stops the model request that is under way."""
         interrupts = [entry for entry in self.state.inputs if entry.type == "user.interrupt"]
         taken = [entry.taken() for entry in interrupts]
-        written = emit.interruption(self.voice, taken, start_id=self.state.request, calls=())
-        written += emit.idle(self.voice, self.state, GoIdle("end_turn"), self.now)
+        written = emit.interruption(
+            self.voice, taken, start_id=self.state.lead.request, calls=(), outcome=self.state.outcome
+        )
+        written += self._idle(GoIdle("end_turn"))
         self.append(written, interrupts)
 
     def rests(self, outcome: ModelResponse | ModelFailed | None = None, *, most: int = 200) -> Action:

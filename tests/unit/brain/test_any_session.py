@@ -10,10 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from corral.brain.decide import Rest, RunTools, decide
 from corral.inference.provider import ModelFailed, ModelResponse
-from corral.session.state import TOOL_RESULTS, TOOL_USES, Call, SessionState, fold_all, with_inputs
+from corral.session.calls import TOOL_RESULTS, TOOL_USES, Call
+from corral.session.state import SessionState, fold_all, with_inputs
 from corral.testing import signing
 from corral.testing.validation.blocks import NOVEL_BLOCK
-from tests.unit.brain.simulation import MODEL, SimulatedSession, use
+from tests.unit.brain.simulation import MODEL, OWN, SimulatedSession, use
 
 Block: TypeAlias = dict[str, Any]
 
@@ -65,7 +66,9 @@ model_blocks: st.SearchStrategy[list[Block]] = st.lists(
     ),
     max_size=4,
 )
-tool_names = st.lists(st.sampled_from(["look_up", "bash", "read", "nobody_knows_it"]), max_size=3)
+tool_names = st.lists(
+    st.sampled_from(["look_up", "bash", "read", "web_fetch", "nobody_knows_it", OWN]), max_size=3
+)
 stops = st.sampled_from(
     ["end_turn", "end_turn", "tool_use", "max_tokens", "pause_turn", "refusal", "stop_sequence"]
 )
@@ -90,22 +93,28 @@ class AnySession(RuleBasedStateMachine):
     def user_says(self, content: list[Block]) -> None:
         self.session.sends("user.message", content=content)
 
+    @precondition(lambda self: self.session.state.outcome is None)
+    @rule(luck=st.integers(0, 3))
+    def user_defines_an_outcome(self, luck: int) -> None:
+        if not luck:
+            self.session.defines()
+
     @rule(luck=st.integers(0, 4))
     def user_interrupts(self, luck: int) -> None:
         if luck:
             return
         self.session.sends("user.interrupt")
-        if self.session.state.request is not None:
+        if self.session.state.lead.request is not None:
             self.session.cuts_off()
 
-    @precondition(lambda self: self.session.state.calls)
+    @precondition(lambda self: self.session.state.lead.calls)
     @rule(pick=st.integers(0, 9), content=contents, is_error=st.sampled_from([None, False, True]))
     def a_call_is_answered(self, pick: int, content: list[Block], is_error: bool | None) -> None:
         call = self._call(pick)
         if call.kind == "custom" or call.runnable:
             self.session.answers(call, content=content, is_error=is_error)
 
-    @precondition(lambda self: self.session.state.calls)
+    @precondition(lambda self: self.session.state.lead.calls)
     @rule(pick=st.integers(0, 9), verdict=st.sampled_from(["allow", "deny"]))
     def a_call_is_judged(self, pick: int, verdict: str) -> None:
         call = self._call(pick)
@@ -130,7 +139,7 @@ class AnySession(RuleBasedStateMachine):
         session = getattr(self, "session", None)
         if session is None:
             return
-        replayed = fold_all(SessionState(), session.events)
+        replayed = fold_all(SessionState(session.state.primary), session.events)
         assert replayed == with_inputs(session.state, (), 0)
         fresh = type(session.transcript)(MODEL)
         fresh.extend(session.events)
@@ -171,7 +180,7 @@ class AnySession(RuleBasedStateMachine):
         return not (isinstance(action, Rest) or waits_for_tools)
 
     def _call(self, pick: int) -> Call:
-        calls = self.session.state.calls
+        calls = self.session.state.lead.calls
         return calls[pick % len(calls)]
 
 

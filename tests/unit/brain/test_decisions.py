@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from corral.brain import gateway_events
 from corral.brain.decide import (
     AwaitRetry,
     CallModel,
@@ -21,6 +22,7 @@ from corral.brain.decide import (
 from corral.inference.provider import ModelFailed
 from corral.session.events import Event
 from corral.session.state import SessionState, fold, fold_all
+from corral.wire.gateway import CallOutcome
 from tests.unit.brain.simulation import LIMITS, SimulatedSession, answer, use
 
 BUSY = ModelFailed("overloaded", "busy", retryable=True)
@@ -68,7 +70,7 @@ def test_an_interrupt_goes_before_everything_but_an_orphan_and_answers_the_open_
     assert isinstance(action, Interrupt)
     assert len(action.calls) == 3
     session.acts(None)
-    assert session.state.calls == ()
+    assert session.state.lead.calls == ()
     assert session.state.stop_type == "end_turn"
     assert isinstance(next_action(session), CallModel)
 
@@ -91,7 +93,7 @@ def test_an_interrupt_ends_the_wait_for_a_retry() -> None:
     assert isinstance(next_action(session), Interrupt)
     session.rests()
     assert session.state.stop_type == "end_turn"
-    assert session.state.failures == 0
+    assert session.state.lead.failures == 0
 
 
 def test_a_retry_is_awaited_until_its_time_and_the_request_is_the_same() -> None:
@@ -145,7 +147,7 @@ def test_a_turn_in_circles_is_stopped_and_the_next_turn_counts_anew() -> None:
     session = told()
     for round_ in range(LIMITS["max_rounds"]):
         session.acts(answer(use(f"call{round_}")))
-        session.answers(session.state.calls[0])
+        session.answers(session.state.lead.calls[0])
     session.rests()
     assert session.state.stop_type == "retries_exhausted"
     assert session.events[-4].body["error"]["type"] == "tool_use_limit_reached_error"
@@ -157,7 +159,7 @@ def test_a_turn_in_circles_is_stopped_and_the_next_turn_counts_anew() -> None:
 def test_calls_are_asked_for_run_denied_and_awaited_each_by_its_own_state() -> None:
     session = told()
     session.acts(answer(use("a", "read"), use("b", "bash"), use("c", "unknown"), use("d")))
-    read, bash, unknown, custom = session.state.calls
+    read, bash, unknown, custom = session.state.lead.calls
     action = next_action(session)
     assert isinstance(action, Deny)
     assert action.calls == (unknown,)
@@ -201,7 +203,7 @@ def test_a_message_waits_behind_open_calls_and_goes_with_their_results() -> None
     session.rests()
     session.sends("user.message", content=HELLO)
     assert isinstance(next_action(session), Rest)
-    session.answers(session.state.calls[0], content=[])
+    session.answers(session.state.lead.calls[0], content=[])
     session.rests()
     last = session.requests[-1][-1]["content"]
     assert [block["type"] for block in last] == ["tool_result", "text"]
@@ -210,11 +212,11 @@ def test_a_message_waits_behind_open_calls_and_goes_with_their_results() -> None
 def test_results_of_unknown_calls_change_no_call() -> None:
     session = told()
     session.acts(answer(use("a")))
-    before = session.state.calls
+    before = session.state.lead.calls
     session.append(
         [session.voice.event("agent.tool_result", tool_use_id="sevt_nobody", content=[])],
     )
-    assert session.state.calls == before
+    assert session.state.lead.calls == before
     session.rests()
     assert len(session.requests) == 1
 
@@ -235,3 +237,34 @@ def test_an_event_of_a_type_that_is_not_known_changes_nothing_but_the_position()
     unknown = Event(last.seq + 1, "sevt_x", "agent.novelty", "sthr_x", {"x": 1}, last.processed_at)
     after = fold(session.state, unknown)
     assert after == msgspec.structs.replace(session.state, seq=last.seq + 1)
+
+
+def test_web_tools_are_run_by_the_server_while_a_workers_calls_wait_for_the_worker() -> None:
+    session = told(self_hosted=True)
+    session.acts(answer(use("a", "bash"), use("b", "web_fetch", url="https://example.com/")))
+    bash, web = session.state.lead.calls
+    assert (bash.kind, web.kind) == ("sandbox", "web")
+    assert next_action(session) == RunTools((web,))
+    session.answers(web, content=HELLO)
+    assert next_action(session) == GoIdle("requires_action", (bash.id,))
+
+
+def test_a_web_tool_that_the_server_does_not_offer_is_denied() -> None:
+    session = told()
+    session.acts(answer(use("a", "web_search", query="x")))
+    assert next_action(session) == Deny(session.state.lead.calls)
+    session.rests()
+    [result] = [event for event in session.events if event.type == "agent.tool_result"]
+    assert result.body["content"][0]["text"] == "Permission to use web_search has been denied."
+
+
+def test_what_a_search_used_is_the_sessions() -> None:
+    session = told()
+    session.acts(answer(use("a", "web_fetch", url="https://example.com/")))
+    [call] = session.state.lead.calls
+    used = {"web_search_requests": 2, "input_tokens": 7, "cost_nanodollars": 5}
+    before = session.state.usage
+    outcome = CallOutcome(content=HELLO, is_error=False, usage=used)
+    session.append(gateway_events.call_result(session.voice, call, outcome))
+    assert session.state.usage == before.plus(used)
+    assert session.state.lead.calls == ()

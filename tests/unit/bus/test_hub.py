@@ -30,6 +30,18 @@ async def test_a_slow_reader_sheds_the_ends_of_previews_and_no_poke() -> None:
         assert plain.take() == (True, [])
 
 
+async def test_what_a_slow_reader_holds_is_bounded_in_bytes_too() -> None:
+    hub = Hub()
+    async with hub.subscribe(TOPIC, previews=True) as slow:
+        for position in range(100):
+            hub.preview(TOPIC, Preview("a", "sthr_x", 1, b"x" * 100_000, "agent.message", position))
+        _, held = slow.take()
+        assert [piece.position for piece in held] == [0, 1]
+        # What was taken counts no more.
+        hub.preview(TOPIC, Preview("b", "sthr_x", 1, b"x" * 100_000, "agent.message", 0))
+        assert [piece.event_id for piece in slow.take()[1]] == ["b"]
+
+
 async def test_pokes_are_one_bit_however_many_and_none_is_lost_between_take_and_wait() -> None:
     hub = Hub()
     async with hub.subscribe(TOPIC) as reader:

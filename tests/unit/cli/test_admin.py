@@ -84,3 +84,25 @@ def test_a_folder_without_a_database_is_told(monkeypatch: pytest.MonkeyPatch, tm
     result = CliRunner().invoke(main, ["admin", "api-key", "list", "--data", str(tmp_path)])
     assert result.exit_code == 1
     assert "There is no database in" in result.stderr
+
+
+def test_each_command_that_changes_something_is_in_the_audit_trail(admin: Admin) -> None:
+    key = admin.json("api-key", "create")
+    admin("api-key", "revoke", key["id"])
+    admin("pool-key", "revoke", "pkey_01nobody")
+    admin("api-key", "list")
+    trail = admin.json("audit")
+    assert [(one["action"].split(" admin ")[-1], one["objects"], one["status"]) for one in trail] == [
+        ("pool-key revoke", ["pkey_01nobody"], 404),
+        ("api-key revoke", [key["id"]], 200),
+        ("api-key create", [key["id"]], 200),
+    ]
+    assert {one["actor_kind"] for one in trail} == {"command"}
+    assert key["key"] not in json.dumps(trail)
+    assert [one["objects"] for one in admin.json("audit", "--object", key["id"], "--limit", "1")] == [
+        [key["id"]]
+    ]
+    plain = admin("audit").stdout
+    assert "done" in plain
+    assert "refused" in plain
+    assert "No administrative act" in admin("audit", "--actor", "nobody").stderr

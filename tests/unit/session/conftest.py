@@ -38,7 +38,12 @@ class LogUnderTest:
             "insert into environments (id, name, config) values ('env_x', 'x', '{}') on conflict do nothing"
         )
         new = NewSession("env_x", "agent_x", 1, AGENT)
-        return [(await records.create(new, []))["id"] for _ in range(count)]
+        made = [(await records.create(new, []))["id"] for _ in range(count)]
+        # The thread on which these tests write.
+        await self.database.execute(
+            "update sessions set primary_thread_id = 'sthr_x' where id = any(%s)", (made,)
+        )
+        return made
 
     async def session(self) -> str:
         """A fresh session's id."""

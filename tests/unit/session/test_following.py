@@ -27,7 +27,12 @@ def read(data: bytes) -> dict[str, Any]:
 
 
 async def take(frames: AsyncGenerator[bytes], count: int) -> list[dict[str, Any]]:
-    return [read(await asyncio.wait_for(anext(frames), 10)) for _ in range(count)]
+    taken: list[dict[str, Any]] = []
+    while len(taken) < count:
+        piece = await asyncio.wait_for(anext(frames), 10)
+        taken += [read(one) for one in piece.split(b"\n\n") if one]
+    assert len(taken) == count, "more came together than was asked for"
+    return taken
 
 
 class Previewing:

@@ -65,3 +65,15 @@ async def test_a_cancellation_while_waiting_for_a_connection_is_not_lost(databas
             with pytest.raises(asyncio.CancelledError):
                 await waiting
         assert used == []
+
+
+async def test_a_connection_on_which_nobody_answers_is_given_up_unless_the_address_says_otherwise(
+    database_url: str,
+) -> None:
+    async with Database(database_url) as database:
+        connection = await database.dedicated()
+        given = connection.info.get_parameters()
+        await connection.close()
+        assert (given["tcp_user_timeout"], given["keepalives_idle"]) == ("15000", "10")
+    async with Database(f"{database_url} tcp_user_timeout=4000") as database, database.connection() as pooled:
+        assert pooled.info.get_parameters()["tcp_user_timeout"] == "4000"

@@ -31,7 +31,7 @@ async def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
 
     assert json.loads(ready.read_text()) == {"base_url": base_url}
     async with httpx.AsyncClient(base_url=base_url) as http:
-        assert (await http.get("/_scripted/scripts")).json() == {"scripts": ["converse", "repair"]}
+        assert (await http.get("/_scripted/scripts")).json() == {"scripts": ["converse", "dream", "repair"]}
     process.send_signal(signal.SIGTERM)
     assert await process.wait() == 0
 

@@ -122,7 +122,7 @@ async def test_a_script_is_registered_over_http(model: ScriptedModel, client: As
 
 async def test_an_unknown_script_and_a_broken_one_are_refused(client: AsyncAnthropic) -> None:
     with pytest.raises(
-        anthropic.BadRequestError, match="no script is named 'nope'; known are converse, repair"
+        anthropic.BadRequestError, match="no script is named 'nope'; known are converse, dream, repair"
     ):
         await ask(client, {"role": "user", "content": "script: nope"})
     with pytest.raises(anthropic.BadRequestError, match=r"messages\.0\.content: the script is not JSON"):

@@ -63,8 +63,7 @@ REFUSED: list[tuple[list[Any], str]] = [
     ),
     (
         [{"type": "user.define_outcome", "description": "x"}],
-        'events[0].type: "user.define_outcome" is not a valid value '
-        "(outcomes are not supported by this server)",
+        "events[0].rubric: Field required",
     ),
     (
         [{"type": "user.message", "content": [{"type": "text", "text": 5}]}],

@@ -90,8 +90,11 @@ def test_web_tools_show_their_settings_and_other_tools_have_none() -> None:
         ({"name": "bash", "allowed_domains": ["x.com"]}, "allowed_domains: Extra inputs"),
         ({"name": "web_search", "max_content_tokens": 5}, "max_content_tokens: Extra inputs"),
         ({"name": "bash", "type": "read"}, 'type: must be "bash"'),
-        ({"name": "web_fetch", "allowed_domains": []}, "empty list is ambiguous"),
-        ({"name": "web_fetch", "allowed_domains": ["a.com"], "blocked_domains": ["b.com"]}, "only one of"),
+        (
+            {"name": "web_fetch", "allowed_domains": []},
+            "Empty list of domains is ambiguous. Provide at least one domain or null.",
+        ),
+        ({"name": "web_fetch", "allowed_domains": ["a.com"], "blocked_domains": ["b.com"]}, "Only one of"),
         ({"name": "web_fetch", "allowed_domains": ["127.0.0.1"]}, "IP addresses are not supported"),
         ({"name": "web_fetch", "allowed_domains": ["localhost"]}, "not a plain hostname"),
         ({"name": "web_fetch", "allowed_domains": ["https://a.com"]}, "not a plain hostname"),

@@ -6,17 +6,26 @@ owns nothing but the workspaces.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import structlog
 
 from corral.hands.sandbox.provider import SandboxUnavailable
 
 #: User and group of the sandboxes of a worker that runs as root. No account need exist for it.
 SANDBOX_UID = 64000
 SANDBOX_GID = 64000
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +98,9 @@ def find_interpreter(identity: Identity) -> tuple[Path, Path | None]:
 def hand_over(workspace: Path, identity: Identity) -> None:
     """Make `workspace` exist and belong to `identity`, with all that is in it. Blocking.
 
-    Nothing is followed: an earlier sandbox may have left links. Raises `SandboxUnavailable` if the sandbox's
-    user could not get there.
+    Nothing is followed: an earlier sandbox may have left links, or a present one may be making them. A file
+    that has a further link keeps its owner. Raises `SandboxUnavailable` if the sandbox's user could not get
+    there, or the workspace is a link.
     """
     workspace.mkdir(parents=True, exist_ok=True, mode=0o700)
     door = closed_door(identity, workspace.resolve())
@@ -100,14 +110,115 @@ def hand_over(workspace: Path, identity: Identity) -> None:
             f"enter. Put workspaces (the data directory) elsewhere, for example below /var/lib, or allow it "
             f"with: chmod o+x {door}"
         )
-    if not identity.changed or workspace.stat().st_uid == identity.uid:
+    if not identity.changed:
         return
-    for directory, name in _everything(workspace):
-        os.chown(name, identity.uid, identity.gid, dir_fd=directory, follow_symlinks=False)
-    os.chown(workspace, identity.uid, identity.gid)  # last: it marks the rest as done
+    try:
+        top = os.open(workspace, _FOLDER)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"the workspace {workspace} cannot be given to the sandbox: {error.strerror}"
+        ) from None
+    if os.fstat(top).st_uid == identity.uid:
+        os.close(top)
+        return
+    left = _give(top, identity)  # the workspace itself is given last: that marks the rest as done
+    if left:
+        _log.warning(
+            "files with further links are left to their owners", workspace=str(workspace), files=left
+        )
 
 
-def _everything(top: Path) -> Iterator[tuple[int, str]]:
-    for _, directories, files, descriptor in os.fwalk(top, follow_symlinks=False):
-        for name in (*directories, *files):
-            yield descriptor, name
+def make_place(place: Path, identity: Identity) -> None:
+    """Make `place` an empty or older directory of the workspace that something can be mounted on. Blocking.
+
+    What an earlier sandbox has left there, a link say, is put aside under another name: a mount must never
+    follow it. Call this while no sandbox of the workspace runs.
+    """
+    try:
+        is_directory = stat.S_ISDIR(place.lstat().st_mode)
+    except FileNotFoundError:
+        is_directory = False
+    else:
+        if not is_directory:
+            place.rename(place.with_name(f"{place.name}-{uuid4().hex[:8]}"))
+    if not is_directory:
+        place.mkdir()
+        if identity.changed:
+            os.chown(place, identity.uid, identity.gid, follow_symlinks=False)
+
+
+def _give(folder: int, identity: Identity) -> int:
+    """Give a folder and all below it, by descriptors alone; returns how many files were left out.
+
+    One folder is open at a time, so that no depth is too much, and each is given after what is in it. Takes
+    the descriptor over. Raises `SandboxUnavailable` if a folder is moved meanwhile.
+    """
+    above: list[tuple[tuple[int, int], list[str]]] = []
+    left = 0
+    try:
+        names, left = _give_files(folder, identity)
+        while True:
+            if names:
+                inner = _entered(names.pop(), folder)
+                if inner is not None:
+                    above.append((_identity(folder), names))
+                    os.close(folder)
+                    folder = inner
+                    names, more = _give_files(folder, identity)
+                    left += more
+                continue
+            os.fchown(folder, identity.uid, identity.gid)
+            if not above:
+                return left
+            expected, names = above.pop()
+            upper = os.open("..", _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = upper
+            if _identity(folder) != expected:
+                raise SandboxUnavailable(
+                    "a folder of the workspace was moved while the workspace was given to the sandbox"
+                )
+    finally:
+        os.close(folder)
+
+
+def _give_files(folder: int, identity: Identity) -> tuple[list[str], int]:
+    """Give the files of a folder; returns the names of its folders, and how many files were left out.
+
+    What is checked is what is given, whatever takes its name meanwhile. A file with a further link may be
+    somebody else's; of links and devices there is no need to be the owner.
+    """
+    folders: list[str] = []
+    left = 0
+    for name in os.listdir(folder):
+        try:
+            held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        except FileNotFoundError:
+            continue  # gone meanwhile
+        try:
+            found = os.fstat(held)
+            if stat.S_ISDIR(found.st_mode):
+                folders.append(name)
+            elif not stat.S_ISREG(found.st_mode) or found.st_uid == identity.uid:
+                continue
+            elif found.st_nlink > 1:
+                left += 1
+            else:
+                os.chown(f"/proc/self/fd/{held}", identity.uid, identity.gid)
+        finally:
+            os.close(held)
+    return folders, left
+
+
+def _entered(name: str, folder: int) -> int | None:
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None  # no longer a folder
+        raise
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    found = os.fstat(folder)
+    return found.st_dev, found.st_ino

@@ -2,9 +2,9 @@
 
 A sandbox has namespaces of its own for users, processes, mounts, IPC, host name and network (no network at
 all unless the recipe says so), no capability, a system call filter, a read-only system, a private /tmp, and
-resource limits (rlimits; see `Limits`). It needs no privilege: unprivileged user namespaces must be allowed.
-A worker that runs as root starts it as an ordinary user (`access.SANDBOX_UID`), so that not even a way out of
-all of this would end as root.
+resource limits (see `Limits`): a control group of its own where the worker can make one, and rlimits. It
+needs no privilege: unprivileged user namespaces must be allowed. A worker that runs as root starts it as an
+ordinary user (`access.SANDBOX_UID`), so that not even a way out of all of this would end as root.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ import subprocess
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
-from corral.hands.sandbox import access, mounts
-from corral.hands.sandbox.archive import program_archive, program_config
+from corral.hands.sandbox import access, mounts, way_out
+from corral.hands.sandbox.archive import program_archive, program_config, with_byte_code
+from corral.hands.sandbox.belongings import Belongings, bounded, entering, unbounded
 from corral.hands.sandbox.binary import find_binary
+from corral.hands.sandbox.cgroups import Cgroups, find_cgroups
 from corral.hands.sandbox.provider import Recipe, SandboxUnavailable
 from corral.hands.sandbox.running import RunningSandbox
 from corral.hands.sandbox.seccomp import sandbox_filter
@@ -59,6 +61,7 @@ class _Ready:
     interpreter_root: Path | None
     options: frozenset[str]
     filter: bytes
+    cgroups: Cgroups | None
 
 
 class BubblewrapProvider:
@@ -73,19 +76,38 @@ class BubblewrapProvider:
         self._probing = asyncio.Lock()
         self._staged: Path | None = None
         self._sandboxes: set[RunningSandbox] = set()
-        self._program = program_archive()
+        self._program = b""
 
     async def probe(self) -> None:
         """Run a trivial command in a sandbox, once. Raises `SandboxUnavailable`, saying what to do."""
         async with self._probing:
             if self._ready is None:
                 self._ready = await asyncio.to_thread(self._prepare)
+                if self.unbounded is None:
+                    _log.info("sandboxes are bounded", by=self.bounds)
+                else:
+                    _log.warning("sandboxes are bounded in part", by=self.bounds, not_bounded=self.unbounded)
+
+    @property
+    def bounds(self) -> str:
+        """What bounds a whole sandbox here, for the operator; known once it was probed."""
+        cgroups = self._ready.cgroups if self._ready is not None else None
+        return bounded(cgroups)
+
+    @property
+    def unbounded(self) -> str | None:
+        """What of a whole sandbox nothing bounds here, and what to do about it; None if all is bounded."""
+        cgroups = self._ready.cgroups if self._ready is not None else None
+        return unbounded(cgroups)
 
     async def provision(self, recipe: Recipe) -> RunningSandbox:
         """Start a sandbox for `recipe`; see `SandboxProvider.provision`."""
         await self.probe()
         assert self._ready is not None
         await asyncio.to_thread(access.hand_over, recipe.workspace, self._ready.identity)
+        if recipe.skills is not None:
+            place = recipe.workspace / mounts.SKILLS_FOLDER
+            await asyncio.to_thread(access.make_place, place, self._ready.identity)
         for bind in recipe.binds:
             if bind.writable and bind.source.is_dir():
                 await asyncio.to_thread(access.hand_over, bind.source, self._ready.identity)
@@ -115,11 +137,16 @@ class BubblewrapProvider:
         # that started it, and one of a pool may end.
         user, group, groups = ready.identity.drop_to
         info_read, info_write = os.pipe()
+        own = Belongings()
         try:
-            with _data_files(recipe, ready, self._program) as (arguments, descriptors):
+            with (
+                _data_files(recipe, ready, self._program) as (arguments, descriptors),
+                own.taken(recipe.limits, ready.binary, ready.identity, ready.cgroups) as (binary, doors),
+            ):
                 process = subprocess.Popen(
                     [
-                        *(str(ready.binary), "--info-fd", str(info_write), *arguments, "--"),
+                        *entering(doors),
+                        *(str(binary), "--info-fd", str(info_write), *arguments, "--"),
                         *(str(ready.interpreter), "-I", "-S", mounts.PROGRAM_PATH, _config(recipe)),
                     ],
                     stdin=subprocess.PIPE,
@@ -127,7 +154,7 @@ class BubblewrapProvider:
                     stderr=subprocess.PIPE,
                     env={},
                     cwd="/",
-                    pass_fds=(*descriptors, info_write),
+                    pass_fds=(*descriptors, *doors, info_write),
                     start_new_session=True,
                     user=user,
                     group=group,
@@ -135,17 +162,22 @@ class BubblewrapProvider:
                 )
         except BaseException as error:
             os.close(info_read)
+            own.give_back()
             if isinstance(error, OSError):
                 raise SandboxUnavailable(f"cannot start {ready.binary}: {error}") from error
             raise
         finally:
             os.close(info_write)
         killer = _Killer(process, info_read)
-        return RunningSandbox(recipe.session_id, process, killer.kill)
+        return RunningSandbox(recipe.session_id, process, killer.kill, own.give_back)
 
     def _prepare(self) -> _Ready:
         identity = access.Identity.for_sandboxes()
         interpreter, root = access.find_interpreter(identity)
+        user, group, groups = identity.drop_to
+        self._program = with_byte_code(
+            program_archive(), interpreter, user=user, group=group, extra_groups=groups
+        )
         binary, self._staged = find_binary(identity, self._wanted)
         usage = subprocess.run(
             [binary, "--help"], capture_output=True, text=True, check=False, timeout=_PROBE_SECONDS
@@ -155,15 +187,22 @@ class BubblewrapProvider:
             raise SandboxUnavailable(
                 f"{binary} is not a bubblewrap that Corral can use: {usage.stderr.strip()}"
             )
-        ready = _Ready(binary, identity, interpreter, root, offered, sandbox_filter())
+        ready = _Ready(binary, identity, interpreter, root, offered, sandbox_filter(), cgroups=None)
         failure = _try_out(ready)
-        if failure is None:
+        if failure is not None and "--disable-userns" in offered:
+            # Some kernels and containers refuse the sysctl behind it; the filter covers for it.
+            ready = replace(ready, options=offered - {"--disable-userns"})
+            failure = failure if _try_out(ready) is not None else None
+        if failure is not None:
+            raise SandboxUnavailable(f"bubblewrap cannot isolate here: {failure}. {_WHAT_TO_DO}")
+        grouped = replace(ready, cgroups=find_cgroups())
+        if grouped.cgroups is None:
             return ready
-        # Some kernels and containers refuse the sysctl behind --disable-userns; the filter covers for it.
-        plainer = _Ready(binary, identity, interpreter, root, offered - {"--disable-userns"}, ready.filter)
-        if "--disable-userns" in offered and _try_out(plainer) is None:
-            return plainer
-        raise SandboxUnavailable(f"bubblewrap cannot isolate here: {failure}. {_WHAT_TO_DO}")
+        failure = _try_out(grouped)
+        if failure is not None:
+            _log.warning("control groups cannot be used here", reason=failure)
+            return ready
+        return grouped
 
 
 class _Killer:
@@ -231,7 +270,11 @@ def _config(recipe: Recipe) -> str:
         recipe.limits,
         own_namespace=True,
         roots=[bind.target for bind in recipe.binds],
-        read_only=[bind.target for bind in recipe.binds if not bind.writable],
+        read_only=[
+            *(bind.target for bind in recipe.binds if not bind.writable),
+            *([mounts.skills_path(recipe)] if recipe.skills is not None else []),
+        ],
+        egress=way_out.SOCKET_PATH if recipe.egress is not None else None,
     )
 
 
@@ -281,11 +324,15 @@ def _try_out(ready: _Ready) -> str | None:
             os.chown(workspace, ready.identity.uid, ready.identity.gid)
         recipe = Recipe(session_id="probe", workspace=workspace)
         user, group, groups = ready.identity.drop_to
-        with _data_files(recipe, ready, b"") as (arguments, descriptors):
-            command = [str(ready.binary), *arguments, "--", str(ready.interpreter), "-I", "-S", "-c"]
-            try:
+        own = Belongings()
+        try:
+            with (
+                _data_files(recipe, ready, b"") as (arguments, descriptors),
+                own.taken(recipe.limits, ready.binary, ready.identity, ready.cgroups) as (binary, doors),
+            ):
+                command = [str(binary), *arguments, "--", str(ready.interpreter), "-I", "-S", "-c"]
                 done = subprocess.run(
-                    [*command, f"print({_PROBE_OUTPUT!r})"],
+                    [*entering(doors), *command, f"print({_PROBE_OUTPUT!r})"],
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     text=True,
@@ -293,13 +340,15 @@ def _try_out(ready: _Ready) -> str | None:
                     timeout=_PROBE_SECONDS,
                     env={},
                     cwd="/",
-                    pass_fds=tuple(descriptors),
+                    pass_fds=(*descriptors, *doors),
                     user=user,
                     group=group,
                     extra_groups=groups,
                 )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                return str(error)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        finally:
+            own.give_back()
     if done.returncode == 0 and done.stdout.strip() == _PROBE_OUTPUT:
         return None
     return done.stderr.strip() or f"bwrap ended with status {done.returncode}"

@@ -10,7 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from corral.hands.sandbox import way_out
 from corral.hands.sandbox.provider import Recipe, SandboxUnavailable
+
+#: Where skills are shown, in the working directory.
+SKILLS_FOLDER = "skills"
 
 #: User and group inside the sandbox.
 INNER_UID = 1000
@@ -64,7 +68,8 @@ def view(recipe: Recipe, *, interpreter_root: Path | None, program: bytes, sized
     the size of a file system in memory. Raises `SandboxUnavailable` for a bind that is not allowed.
     """
     result = View()
-    scratch = str(recipe.limits.scratch_bytes)
+    # Files in memory are memory, and cannot be taken back by ending a process: they must leave it some.
+    scratch = str(min(recipe.limits.scratch_bytes, recipe.limits.memory_bytes // 4))
     add = result.arguments.extend
     add(_system())
     if interpreter_root is not None:
@@ -75,14 +80,25 @@ def view(recipe: Recipe, *, interpreter_root: Path | None, program: bytes, sized
         add([*(["--size", scratch] if sized else []), "--perms", "1777", "--tmpfs", directory])
     add(["--dir", "/var", "--symlink", "../tmp", "/var/tmp"])  # noqa: S108
     add(["--bind", str(recipe.workspace.resolve()), recipe.workdir])
+    if recipe.skills is not None:
+        # The provider has seen to it that no link stands there.
+        add(["--ro-bind", str(recipe.skills.resolve()), skills_path(recipe)])
     for bind in recipe.binds:
         _check_bind(bind.target, recipe.workdir)
         add(["--bind" if bind.writable else "--ro-bind", str(bind.source.resolve()), bind.target])
     result.files.update(_etc(recipe))
     result.files[PROGRAM_PATH] = program
+    if recipe.egress is not None:
+        add(way_out.arguments(recipe.egress))
+        result.files.update(way_out.files(recipe.egress))
     if recipe.network:
         add(_resolver())
     return result
+
+
+def skills_path(recipe: Recipe) -> str:
+    """Return where a recipe's skills are shown."""
+    return f"{recipe.workdir}/{SKILLS_FOLDER}"
 
 
 def environment(recipe: Recipe, interpreter_root: Path | None) -> dict[str, str]:
@@ -90,7 +106,10 @@ def environment(recipe: Recipe, interpreter_root: Path | None) -> dict[str, str]
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     if interpreter_root is not None:
         path += f":{interpreter_root / 'bin'}"
-    return {**base_environment(recipe, recipe.workdir), "PATH": path, "USER": "agent", **recipe.env}
+    own = {**base_environment(recipe, recipe.workdir), "PATH": path, "USER": "agent"}
+    if recipe.egress is not None:
+        own.update(way_out.variables())
+    return {**own, **recipe.env}
 
 
 def base_environment(recipe: Recipe, workdir: str) -> dict[str, str]:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import structlog
 
-from corral.hands.sandbox.archive import program_archive, program_config
-from corral.hands.sandbox.mounts import base_environment
+from corral.hands.sandbox.access import Identity, make_place
+from corral.hands.sandbox.archive import program_archive, program_config, with_byte_code
+from corral.hands.sandbox.mounts import SKILLS_FOLDER, base_environment
 from corral.hands.sandbox.provider import Recipe, SandboxUnavailable
 from corral.hands.sandbox.running import RunningSandbox
 
@@ -61,6 +62,8 @@ class ProcessProvider:
                 )
         program = await asyncio.to_thread(self._place_program)
         await asyncio.to_thread(recipe.workspace.mkdir, mode=0o700, parents=True, exist_ok=True)
+        if recipe.skills is not None:
+            await asyncio.to_thread(_copy_skills, recipe.skills, recipe.workspace / SKILLS_FOLDER)
         self._sandboxes = {sandbox for sandbox in self._sandboxes if not sandbox.ended}
         sandbox = self._spawn(recipe, program)
         self._sandboxes.add(sandbox)
@@ -78,7 +81,8 @@ class ProcessProvider:
     def _place_program(self) -> Path:
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="corral-process-"))
-            (self._directory / "inside.pyz").write_bytes(program_archive())
+            program = with_byte_code(program_archive(), Path(sys.executable))
+            (self._directory / "inside.pyz").write_bytes(program)
         return self._directory / "inside.pyz"
 
     def _spawn(self, recipe: Recipe, program: Path) -> RunningSandbox:
@@ -107,6 +111,14 @@ class ProcessProvider:
             start_new_session=True,
         )
         return RunningSandbox(recipe.session_id, process, lambda: asyncio.to_thread(_end, process))
+
+
+def _copy_skills(source: Path, target: Path) -> None:
+    """Copy skills, and not link them: these files are the agent's to change, and others share the source."""
+    make_place(target, Identity(os.geteuid(), os.getegid(), changed=False))
+    for skill in source.iterdir():
+        if not os.path.lexists(target / skill.name):
+            shutil.copytree(skill, target / skill.name)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

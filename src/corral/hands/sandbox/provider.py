@@ -5,6 +5,7 @@ Errors:
     SandboxError
       SandboxUnavailable   no sandbox can be started here as asked; the text says what to do
       SandboxLost          a sandbox that ran is gone; the call that hit it may or may not have had effects
+      DiskFull             the session, or the machine, has no room left; the text is for the model
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ class SandboxLost(SandboxError):
     """
 
 
+class DiskFull(SandboxError):
+    """The session holds more files than it may, or the machine's disk is almost full.
+
+    The text is for the model, and says whether the call was run and what to do.
+    """
+
+
 class ToolOutput(msgspec.Struct, frozen=True):
     """The result of one tool call, in the wire form of `user.tool_result` (contract, section 10.3).
 
@@ -49,14 +57,15 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Resource limits inside a sandbox, enforced by the kernel as rlimits.
+    """Resource limits of a sandbox, enforced by the kernel: by a control group where there can be one, and
+    always by rlimits.
 
-    memory_bytes: private memory of one process. file_bytes: size of one file. cpu_seconds: processor time of
-    one process, None for no limit. processes: processes and threads of the sandbox; on kernels before 5.14 of
-    all sandboxes with the same outer user together. open_files: descriptors of one process. scratch_bytes:
-    each of the file systems in memory (/tmp, /dev/shm), with bubblewrap.
-
-    These bound each process, not their sum: put the worker itself into a cgroup to bound the whole.
+    memory_bytes: all memory of the sandbox, files in memory and the page cache included; by rlimit the
+    private memory of each process. processes: processes and threads of the sandbox; by rlimit, on kernels
+    before 5.14, of all sandboxes with the same outer user together. cpus: processors' worth of time, None for
+    no limit; there is no rlimit for it. file_bytes: size of one file. cpu_seconds: processor time of one
+    process, None for no limit. open_files: descriptors of one process. scratch_bytes: each of the file
+    systems in memory (/tmp, /dev/shm), with bubblewrap; never more than a quarter of the memory.
     """
 
     memory_bytes: int = 4096 * MIB
@@ -65,6 +74,7 @@ class Limits:
     open_files: int = 4096
     cpu_seconds: int | None = None
     scratch_bytes: int = 1024 * MIB
+    cpus: float | None = None
 
     def as_rlimits(self) -> dict[str, int]:
         """Return rlimit name (without `RLIMIT_`) -> value."""
@@ -95,13 +105,23 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
+class Egress:
+    """The sandbox's way out: the gateway's door on the host, and the certificate (PEM) to trust inside."""
+
+    socket: Path
+    certificate: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """All that is needed to make a session's sandbox, and to make it again after a loss.
 
     session_id: for names and logs only. workspace: host directory that survives the sandbox, made if it is
     missing; the provider may change its owner. workdir: where it appears inside (provider `process`: ignored,
     the workspace itself is used). env: added to the few variables that a sandbox has; put no secret here.
-    network: the host's network; otherwise there is none at all.
+    network: the host's network; otherwise there is none at all but for egress, the way to the gateway
+    (provider `process`: ignored, it has the host's). skills: a directory that appears as `skills` in the
+    working directory and cannot be changed there (provider `process`: a copy of it, which can).
     """
 
     session_id: str
@@ -111,6 +131,8 @@ class Recipe:
     network: bool = False
     limits: Limits = field(default_factory=Limits)
     binds: tuple[Bind, ...] = ()
+    egress: Egress | None = None
+    skills: Path | None = None
 
 
 class Sandbox(Protocol):

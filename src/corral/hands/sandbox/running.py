@@ -11,7 +11,7 @@ import itertools
 import json
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
-from typing import IO, Any
+from typing import IO, Annotated, Any, Literal
 
 import msgspec
 import structlog
@@ -25,28 +25,49 @@ CANCEL_SECONDS = 10.0
 #: Bytes of one line from inside: the largest document (20 MiB), encoded, and some room.
 LINE_BYTES = 40 * 1024 * 1024
 
+#: Seconds of silence after which the program is asked whether it is still there, and that it has to answer.
+SILENCE_SECONDS = 30.0
+#: Characters of text in one result; the program inside keeps far below it.
+TEXT_LIMIT = 4 * 1024 * 1024
+
 _PROTOCOL_VERSION = 1
 _STDERR_BYTES = 4096
-_BLOCK_TYPES = ("text", "image", "document")
+_STDERR_MOST = 64 * 1024
+_STDERR_PAUSE = 0.01
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class _Source(msgspec.Struct, forbid_unknown_fields=True):
+    # Only content itself. An address would be fetched by whoever reads the result: a way out past every wall.
+    type: Literal["base64"]
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"]
+    data: str
+
+
+class _Text(msgspec.Struct, tag="text", forbid_unknown_fields=True):
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_LIMIT)]
+
+
+class _Image(msgspec.Struct, tag="image", forbid_unknown_fields=True):
+    source: _Source
+
+
+class _Document(msgspec.Struct, tag="document", forbid_unknown_fields=True):
+    source: _Source
 
 
 class _Reply(msgspec.Struct):
     """A line from inside."""
 
     id: int | None = None
-    content: list[dict[str, Any]] = []
+    content: Annotated[list[_Text | _Image | _Document], msgspec.Meta(max_length=16)] = []
     is_error: bool = False
     cancelled: bool = False
     ready: bool = False
     version: int = 0
     python: str = ""
-    pong: Any = None
-
-
-def _is_result(content: list[dict[str, Any]]) -> bool:
-    return bool(content) and all(block.get("type") in _BLOCK_TYPES for block in content)
+    pong: int | None = None
 
 
 class _Pipe(asyncio.StreamReaderProtocol):
@@ -65,18 +86,25 @@ class _Pipe(asyncio.StreamReaderProtocol):
 class RunningSandbox:
     """A sandbox made of one process that speaks the program's protocol. Made by `start`.
 
-    kill: ends the process and all that it started; awaited once, before the process is reaped.
+    kill: ends the process and all that it started; awaited once, before the process is reaped. give_back:
+    gives back what it had on the host; called once, in a thread, when nothing of it lives.
     """
 
     def __init__(
-        self, session_id: str, process: subprocess.Popen[bytes], kill: Callable[[], Awaitable[None]]
+        self,
+        session_id: str,
+        process: subprocess.Popen[bytes],
+        kill: Callable[[], Awaitable[None]],
+        give_back: Callable[[], None] | None = None,
     ) -> None:
         self._session_id = session_id
         self._process = process
         self._kill = kill
+        self._give_back = give_back
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[_Reply]] = {}
         self._lost: str | None = None
+        self._pong: asyncio.Future[None] | None = None
         self._ready: asyncio.Future[_Reply] = asyncio.get_running_loop().create_future()
         self._stderr = bytearray()
         self._tasks: list[asyncio.Task[None]] = []
@@ -129,15 +157,15 @@ class RunningSandbox:
         self._waiting[number] = answer
         try:
             # json, not msgspec: the model's text may hold a lone surrogate, which only escapes can carry.
-            await self._send({"id": number, "name": name, "input": input})
-            reply = await asyncio.shield(answer)
+            message = {"id": number, "name": name, "input": input}
+            reply = await self._answered(message, answer)
         except asyncio.CancelledError:
             await self._withdraw(number, answer)
             raise
         finally:
             self._waiting.pop(number, None)
             answer.cancel()
-        return ToolOutput(content=reply.content, is_error=reply.is_error)
+        return ToolOutput(content=msgspec.to_builtins(reply.content), is_error=reply.is_error)
 
     async def stop(self) -> None:
         """Kill everything and wait until it is gone. Idempotent; a cancellation does not interrupt it."""
@@ -170,6 +198,31 @@ class RunningSandbox:
         self._pipes.append((transport, end))
         return stream
 
+    async def _answered(self, message: Mapping[str, Any], answer: asyncio.Future[_Reply]) -> _Reply:
+        """Send a call and wait for its answer, however long that takes, while the program is there."""
+        try:
+            async with asyncio.timeout(2 * SILENCE_SECONDS):
+                await self._send(message)
+            while not answer.done():
+                await asyncio.wait([answer], timeout=SILENCE_SECONDS)
+                if not answer.done():
+                    await self._ping()
+        except TimeoutError:
+            # The agent may have stopped the program, or taken all processor time from it.
+            self._lose("the sandbox does not answer any more")
+            await self.stop()
+        return await asyncio.shield(answer)
+
+    async def _ping(self) -> None:
+        """Ask whether the program is there. Raises `TimeoutError` if it does not say so."""
+        async with asyncio.timeout(SILENCE_SECONDS):
+            if self._pong is None or self._pong.done():
+                self._pong = asyncio.get_running_loop().create_future()
+                await self._send({"ping": next(self._numbers)})
+            pong = self._pong
+            # Whatever happens to the sandbox is told to who waits for the answer.
+            await asyncio.wait([pong, *self._waiting.values()], return_when=asyncio.FIRST_COMPLETED)
+
     async def _send(self, message: Mapping[str, Any]) -> None:
         self._requests.write(json.dumps(message).encode("ascii") + b"\n")
         try:
@@ -195,28 +248,34 @@ class RunningSandbox:
         why = "the sandbox has ended"
         try:
             while line := await stream.readline():
-                reply = decoder.decode(line)
-                if reply.id is not None and not reply.cancelled and not _is_result(reply.content):
-                    raise ValueError("not content blocks")
-                if reply.ready and not self._ready.done():
-                    self._ready.set_result(reply)
-                elif reply.id is not None:
-                    self._settle(reply.id, reply)
+                self._take(decoder.decode(line))
         except ValueError:  # too long (from the stream), or not a reply (msgspec's errors)
             why = "the sandbox broke the protocol"
         self._lose(why)
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._end())
 
-    def _settle(self, number: int, reply: _Reply) -> None:
-        answer = self._waiting.get(number)
-        if answer is not None and not answer.done():
-            answer.set_result(reply)
+    def _take(self, reply: _Reply) -> None:
+        """Give a reply to who waits for it. One for nobody breaks the protocol: no flood of them."""
+        if reply.ready and not self._ready.done():
+            self._ready.set_result(reply)
+            return
+        if reply.pong is not None and self._pong is not None and not self._pong.done():
+            self._pong.set_result(None)
+            return
+        answer = self._waiting.get(reply.id) if reply.id is not None else None
+        if answer is None or answer.done() or not (reply.cancelled or reply.content):
+            raise ValueError("nobody waits for this")
+        answer.set_result(reply)
 
     async def _read_errors(self, stream: asyncio.StreamReader) -> None:
+        seen = 0
         while chunk := await stream.read(_STDERR_BYTES):
             self._stderr += chunk
             del self._stderr[:-_STDERR_BYTES]
+            seen += len(chunk) if self._ready.done() else 0
+            if seen > _STDERR_MOST:
+                await asyncio.sleep(_STDERR_PAUSE)  # a flood of it is the agent's
 
     def _why(self, what: str) -> str:
         said = self._stderr.decode(errors="replace").strip()
@@ -237,6 +296,8 @@ class RunningSandbox:
             await asyncio.wait([self._connecting])
         await self._kill()
         await asyncio.to_thread(self._process.wait)
+        if self._give_back is not None:
+            await asyncio.to_thread(self._give_back)
         if self._tasks:
             # With all processes dead both pipes end, unless somebody else holds them.
             _, unfinished = await asyncio.wait(self._tasks, timeout=1.0)

@@ -16,6 +16,7 @@ from corral.hands.sandbox.provider import SandboxUnavailable
 
 _EPERM = 1
 _ENOSYS = 38
+_EPROTONOSUPPORT = 93
 _EAFNOSUPPORT = 97
 
 _ALLOW = 0x7FFF0000
@@ -41,6 +42,13 @@ _NEW_NAMESPACE = 0x80 | 0x20000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000
 _TERMINAL_INJECTION = (0x5412, 0x541C)
 # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. AF_VSOCK, which leads out of a virtual machine, is in no namespace.
 _ADDRESS_FAMILIES = (1, 2, 10, 16)
+# Set-user-id and set-group-id: a file with them gives whoever runs it on the host the rights of the sandbox's
+# user, who owns all workspaces.
+_RISES = 0o6000
+# O_CREAT, O_TMPFILE: without them a mode says nothing.
+_CREATES = 0o100 | 0o20000000
+_AF_NETLINK = 16
+_NETLINK_ROUTE = 0  # lists interfaces and addresses; the others configure the kernel, or ask much of it
 
 # The same number on every architecture (424 and above).
 _SHARED = {
@@ -58,14 +66,22 @@ _SHARED = {
     "process_madvise": 440,
     "mount_setattr": 442,
     "quotactl_fd": 443,
+    "openat2": 437,
+    "fchmodat2": 452,
     "open_tree_attr": 467,
 }
 _X86_64 = {
+    "open": 2,
     "ioctl": 16,
     "socket": 41,
+    "socketpair": 53,
     "clone": 56,
+    "creat": 85,
+    "chmod": 90,
+    "fchmod": 91,
     "ptrace": 101,
     "syslog": 103,
+    "mknod": 133,
     "uselib": 134,
     "vhangup": 153,
     "modify_ldt": 154,
@@ -92,6 +108,9 @@ _X86_64 = {
     "add_key": 248,
     "request_key": 249,
     "keyctl": 250,
+    "openat": 257,
+    "mknodat": 259,
+    "fchmodat": 268,
     "unshare": 272,
     "move_pages": 279,
     "perf_event_open": 298,
@@ -111,10 +130,14 @@ _X86_64 = {
 _AARCH64 = {
     "lookup_dcookie": 18,
     "ioctl": 29,
+    "mknodat": 33,
     "umount2": 39,
     "mount": 40,
     "pivot_root": 41,
     "chroot": 51,
+    "fchmod": 52,
+    "fchmodat": 53,
+    "openat": 56,
     "vhangup": 58,
     "quotactl": 60,
     "acct": 89,
@@ -131,6 +154,7 @@ _AARCH64 = {
     "settimeofday": 170,
     "adjtimex": 171,
     "socket": 198,
+    "socketpair": 199,
     "add_key": 217,
     "request_key": 218,
     "keyctl": 219,
@@ -153,10 +177,12 @@ _AARCH64 = {
     "kexec_file_load": 294,
 }
 
-# Decided by an argument, not by the number alone.
-_BY_ARGUMENT = ("ioctl", "socket", "clone", "unshare")
-# "Not there" instead of "not allowed": programs then fall back (clone3 hides its flags from a filter).
-_ABSENT = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register")
+# Decided by an argument, not by the number alone: by the mode at this place, or by flags and the mode after.
+_MODES = {"creat": 1, "chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "mknod": 1, "mknodat": 2}
+_OPENS = {"open": 1, "openat": 2}
+_BY_ARGUMENT = ("ioctl", "socket", "socketpair", "clone", "unshare", *_MODES, *_OPENS)
+# "Not there" instead of "not allowed": programs then fall back (clone3 and openat2 hide theirs from filters).
+_ABSENT = ("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +230,29 @@ def _program(machine: str, architecture: Architecture) -> Iterator[bytes]:
             yield from _when(_EQUAL, number, [_refuse(_ENOSYS if name in _ABSENT else _EPERM)])
     for name in ("clone", "unshare"):
         yield from _when(_EQUAL, numbers[name], [*_argument(0, _ANY_BIT, _NEW_NAMESPACE, _EPERM), _allow()])
+    for name, place in _MODES.items():
+        if name in numbers:
+            yield from _when(_EQUAL, numbers[name], [*_argument(place, _ANY_BIT, _RISES, _EPERM), _allow()])
+    for name, place in _OPENS.items():
+        if name in numbers:
+            mode = [*_argument(place + 1, _ANY_BIT, _RISES, _EPERM), _allow()]
+            flags = [_instruction(_LOAD, _AT_ARGUMENTS + 8 * place), *_when(_ANY_BIT, _CREATES, mode)]
+            yield from _when(_EQUAL, numbers[name], [*flags, _allow()])
     injection = [step for request in _TERMINAL_INJECTION for step in _argument(1, _EQUAL, request, _EPERM)]
     yield from _when(_EQUAL, numbers["ioctl"], [*injection, _allow()])
-    families = [step for family in _ADDRESS_FAMILIES for step in _when(_EQUAL, family, [_allow()])]
+    protocol = [
+        _instruction(_LOAD, _AT_ARGUMENTS + 8 * 2),
+        *_when(_EQUAL, _NETLINK_ROUTE, [_allow()]),
+        _refuse(_EPROTONOSUPPORT),
+    ]
+    families = [
+        step
+        for family in _ADDRESS_FAMILIES
+        for step in _when(_EQUAL, family, protocol if family == _AF_NETLINK else [_allow()])
+    ]
     load_family = _instruction(_LOAD, _AT_ARGUMENTS)
-    yield from _when(_EQUAL, numbers["socket"], [load_family, *families, _refuse(_EAFNOSUPPORT)])
+    for name in ("socket", "socketpair"):
+        yield from _when(_EQUAL, numbers[name], [load_family, *families, _refuse(_EAFNOSUPPORT)])
     yield _allow()
 
 

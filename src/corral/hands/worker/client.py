@@ -4,27 +4,38 @@ Whether a server is Corral it says itself, by the header `corral-version`; until
 documented is used. Credentials go into the `Authorization` header and nowhere else.
 """
 
-import base64
-import binascii
-import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import httpx
-import msgspec
 
 import corral
+from corral.hands.worker.answers import (
+    Beat,
+    BegunCall,
+    EventPage,
+    MountedFile,
+    OtherItem,
+    SessionState,
+    WorkItem,
+    checked_id,
+    error_text,
+    read,
+    read_files,
+    read_item,
+    refused,
+    unanswered,
+)
 from corral.hands.worker.events import LISTED, SeenEvent, decode_event, frames
 from corral.hands.worker.failures import ApiFailure
 from corral.hands.worker.pace import Pace
+from corral.wire.egress import SandboxPlan
 from corral.wire.secret import Secret
 
 _T = TypeVar("_T")
 
 _PAGE: Final = 1000
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _HEADERS: Final = {
     "anthropic-beta": "managed-agents-2026-04-01",
     "anthropic-version": "2023-06-01",
@@ -32,108 +43,6 @@ _HEADERS: Final = {
 }
 # Beyond the time that a poll is held at the server.
 _POLL_SLACK: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class WorkItem:
-    """A claimed work item. token: the credential for it and its session, None if the server gave none."""
-
-    id: str
-    environment_id: str
-    session_id: str
-    token: Secret | None
-
-
-@dataclass(frozen=True, slots=True)
-class OtherItem:
-    """A claimed item that is not about a session, such as a health check."""
-
-    id: str
-    environment_id: str
-    kind: str
-
-
-class SessionState(msgspec.Struct, frozen=True):
-    """What a worker reads of a session."""
-
-    status: str
-    archived_at: str | None = None
-    resources: list[dict[str, Any]] = []
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it will never need hands again."""
-        return self.status == "terminated" or self.archived_at is not None
-
-
-class Beat(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat."""
-
-    last_heartbeat: str
-    lease_extended: bool
-    state: str
-    ttl_seconds: float
-
-
-class MountedFile(msgspec.Struct, frozen=True):
-    """A file that is mounted in a session. id: the resource's."""
-
-    id: str
-    file_id: str
-    mount_path: str
-
-
-class _Resource(msgspec.Struct):
-    type: str
-    id: str = ""
-    file_id: str = ""
-    mount_path: str = ""
-
-
-class _Resources(msgspec.Struct):
-    data: list[_Resource]
-
-
-class BegunCall(msgspec.Struct, frozen=True):
-    """What a worker is told when a call may run.
-
-    files: the revision of the files that are mounted in the session, empty if there are none.
-    max_output_bytes: the largest output that the server takes.
-    """
-
-    files: str = ""
-    max_output_bytes: int | None = None
-
-
-class _Data(msgspec.Struct):
-    type: str
-    id: str = ""
-
-
-class _Item(msgspec.Struct):
-    id: str
-    environment_id: str
-    data: _Data
-    secret: str | None = None
-
-
-class _Secret(msgspec.Struct):
-    sessions_token: str | None = None
-
-
-class _EventPage(msgspec.Struct):
-    data: list[msgspec.Raw]
-    next_page: str | None = None
-
-
-class _Error(msgspec.Struct):
-    message: str = ""
-    details: dict[str, Any] | None = None
-    conflicting_memory_id: str | None = None
-
-
-class _Envelope(msgspec.Struct):
-    error: _Error
 
 
 class WorkApi:
@@ -160,14 +69,7 @@ class WorkApi:
             headers={"anthropic-worker-id": self._worker_id},
             timeout=httpx.Timeout(block_ms / 1000 + _POLL_SLACK, connect=_POLL_SLACK),
         )
-        if response.content.strip() == b"null":
-            return None
-        item = _read(response, _Item)
-        if item.data.type != "session":
-            return OtherItem(_id(item.id), _id(item.environment_id), item.data.type)
-        return WorkItem(
-            _id(item.id), _id(item.environment_id), _id(item.data.id), _sessions_token(item.secret)
-        )
+        return read_item(response)
 
     async def release(self, worker_id: str, key: Secret) -> None:
         """Corral only: say that a worker is gone, so that what it held is offered again at once."""
@@ -183,7 +85,7 @@ class WorkApi:
         if ttl_seconds is not None:
             params["desired_ttl_seconds"] = ttl_seconds
         path = f"{_work(item.environment_id)}/{item.id}/heartbeat"
-        return _read(await self._send("POST", path, key, params=params), Beat)
+        return read(await self._send("POST", path, key, params=params), Beat)
 
     async def stop(self, item: WorkItem | OtherItem, key: Secret) -> None:
         """End the item. That it was ended already is no failure."""
@@ -197,7 +99,7 @@ class WorkApi:
 
     async def session(self, session_id: str, key: Secret) -> SessionState:
         """What became of a session."""
-        return _read(await self._send("GET", f"/v1/sessions/{session_id}", key), SessionState)
+        return read(await self._send("GET", f"/v1/sessions/{session_id}", key), SessionState)
 
     async def history(self, session_id: str, key: Secret) -> AsyncGenerator[SeenEvent]:
         """A session's events of the types that matter here, oldest first."""
@@ -207,7 +109,7 @@ class WorkApi:
             if page is not None:
                 params["page"] = page
             response = await self._send("GET", f"/v1/sessions/{session_id}/events", key, params=params)
-            listed = _read(response, _EventPage)
+            listed = read(response, EventPage)
             for raw in listed.data:
                 yield _event(bytes(raw))
             page = listed.next_page
@@ -229,7 +131,7 @@ class WorkApi:
                 async with aclosing(_events(response)) as events:
                     yield events
         except httpx.HTTPError as error:
-            raise _unanswered(error) from error
+            raise unanswered(error) from error
 
     async def send_result(self, session_id: str, key: Secret, body: bytes) -> None:
         """Post events that are encoded already."""
@@ -238,29 +140,41 @@ class WorkApi:
 
     async def begin_call(self, session_id: str, call_id: str, key: Secret) -> BegunCall | None:
         """Corral only: record that the call is about to run. None if it must not be run."""
-        path = f"/corral/v1/sessions/{session_id}/calls/{_id(call_id)}/begin"
+        path = f"/corral/v1/sessions/{session_id}/calls/{checked_id(call_id)}/begin"
         try:
-            return _read(await self._send("POST", path, key), BegunCall)
+            return read(await self._send("POST", path, key), BegunCall)
         except ApiFailure as failure:
             if failure.status == 409:
                 return None
             raise
 
+    async def sandbox_plan(self, session_id: str, key: Secret) -> SandboxPlan:
+        """Corral only: what the session's sandbox is to have beside its files."""
+        return read(await self._send("GET", f"/corral/v1/sessions/{session_id}/sandbox", key), SandboxPlan)
+
+    async def report_repository(
+        self, session_id: str, resource_id: str, key: Secret, *, error: str, message: str
+    ) -> None:
+        """Corral only: say that a repository could not be cloned."""
+        path = f"/corral/v1/sessions/{session_id}/repositories/{checked_id(resource_id)}/failure"
+        await self._send("POST", path, key, json={"error": error, "message": message})
+
     async def mounted_files(self, session_id: str, key: Secret) -> list[MountedFile]:
         """The files that are mounted in a session."""
-        response = await self._send("GET", f"/v1/sessions/{session_id}/resources", key)
-        return [
-            MountedFile(one.id, _id(one.file_id), one.mount_path)
-            for one in _read(response, _Resources).data
-            if one.type == "file"
-        ]
+        return read_files(await self._send("GET", f"/v1/sessions/{session_id}/resources", key))
 
     @asynccontextmanager
     async def file_content(
         self, session_id: str, file_id: str, key: Secret
     ) -> AsyncGenerator[AsyncIterator[bytes]]:
         """Corral only: the bytes of a file that is mounted in a session."""
-        path = f"/corral/v1/sessions/{session_id}/files/{_id(file_id)}/content"
+        path = f"/corral/v1/sessions/{session_id}/files/{checked_id(file_id)}/content"
+        async with self.content(path, key) as pieces:
+            yield pieces
+
+    @asynccontextmanager
+    async def content(self, path: str, key: Secret) -> AsyncGenerator[AsyncIterator[bytes]]:
+        """The bytes that a path answers with, as they come."""
         try:
             async with self._http.stream("GET", self._base + path, headers=_authorized(key)) as response:
                 if not response.is_success:
@@ -268,7 +182,7 @@ class WorkApi:
                 self._check(response)
                 yield response.aiter_bytes()
         except httpx.HTTPError as error:
-            raise _unanswered(error) from error
+            raise unanswered(error) from error
 
     async def send_output(
         self, session_id: str, path: str, key: Secret, content: AsyncIterable[bytes], size: int
@@ -286,7 +200,7 @@ class WorkApi:
 
     async def ask(self, method: str, path: str, key: Secret, shape: type[_T], **request: Any) -> _T:
         """Send a request that another module knows the form of; its answer, read."""
-        return _read(await self._send(method, path, key, **request), shape)
+        return read(await self._send(method, path, key, **request), shape)
 
     async def _send(
         self, method: str, path: str, key: Secret, *, headers: Mapping[str, str] | None = None, **request: Any
@@ -296,7 +210,7 @@ class WorkApi:
                 method, self._base + path, headers=_authorized(key, headers), **request
             )
         except httpx.HTTPError as error:
-            raise _unanswered(error) from error
+            raise unanswered(error) from error
         self._check(response)
         return response
 
@@ -304,14 +218,14 @@ class WorkApi:
         if "corral-version" in response.headers:
             self.is_corral = True
         if not response.is_success:
-            raise _refused(response)
+            raise refused(response)
 
 
 async def _events(response: httpx.Response) -> AsyncGenerator[SeenEvent]:
     async with aclosing(frames(response.aiter_bytes())) as parts:
         async for name, data in parts:
             if name == "error":
-                raise ApiFailure(f"the stream reports an error: {_message(data).message}")
+                raise ApiFailure(f"the stream reports an error: {error_text(data).message}")
             if name and name != "ping":
                 yield _event(data)
 
@@ -329,57 +243,3 @@ def _work(environment_id: str) -> str:
 
 def _authorized(key: Secret, more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**_HEADERS, **(more or {}), "authorization": f"Bearer {key.reveal()}"}
-
-
-def _id(text: str) -> str:
-    # Ids become parts of URLs and names of directories.
-    if _ID.fullmatch(text) is None:
-        raise ApiFailure(f"the server sent an id that is none: {text[:64]!r}")
-    return text
-
-
-def _read(response: httpx.Response, shape: type[_T]) -> _T:
-    try:
-        return msgspec.json.decode(response.content, type=shape)
-    except msgspec.MsgspecError as error:
-        raise ApiFailure(f"the server's answer cannot be read: {error}") from error
-
-
-def _sessions_token(secret: str | None) -> Secret | None:
-    if not secret:
-        return None
-    try:
-        payload = base64.urlsafe_b64decode(secret + "=" * (-len(secret) % 4))
-        token = msgspec.json.decode(payload, type=_Secret).sessions_token
-    except (binascii.Error, ValueError):
-        return None
-    return Secret(token) if token else None
-
-
-def _unanswered(error: httpx.HTTPError) -> ApiFailure:
-    # Some of httpx's errors have no text of their own.
-    return ApiFailure(f"no answer from the server: {error or type(error).__name__}")
-
-
-def _refused(response: httpx.Response) -> ApiFailure:
-    said = _message(response.content)
-    return ApiFailure(
-        said.message or f"status {response.status_code}",
-        status=response.status_code,
-        retry_after=_seconds(response.headers.get("retry-after")),
-        details={**(said.details or {}), "conflicting_memory_id": said.conflicting_memory_id},
-    )
-
-
-def _message(content: bytes) -> _Error:
-    try:
-        return msgspec.json.decode(content, type=_Envelope).error
-    except msgspec.MsgspecError:
-        return _Error()
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        return min(float(text), 60.0) if text else None
-    except ValueError:
-        return None

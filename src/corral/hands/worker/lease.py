@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import structlog
 
-from corral.hands.worker.client import Beat, WorkApi, WorkItem
+from corral.hands.worker.answers import Beat, WorkItem
+from corral.hands.worker.client import WorkApi
 from corral.hands.worker.failures import ApiFailure
 from corral.hands.worker.pace import Backoff, Pace
 from corral.wire.secret import Secret

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from corral.hands.worker.trees import empty_folder
 from corral.wire.errors import InvalidRequest
 from corral.wire.memories import CONTENT_BYTES, SEGMENTS, check_path
 
@@ -137,8 +138,7 @@ class MemoryFolder:
     def clear(self) -> None:
         """Remove everything in the folder, and keep the folder, which a sandbox may show."""
         self._seen = {}
-        with _opened(self.root) as root:
-            _empty(root)
+        empty_folder(self.root, most=10 * _ENTRIES)
 
 
 def _parts(path: str) -> list[str]:
@@ -260,15 +260,3 @@ def _drop_empty_folder(parent: int, name: str) -> None:
         os.rmdir(name, dir_fd=parent)
     except (FileNotFoundError, NotADirectoryError):
         pass
-
-
-def _empty(folder: int) -> None:
-    with os.scandir(folder) as entries:
-        listed = list(entries)
-    for entry in listed:
-        if entry.is_dir(follow_symlinks=False):
-            with _inside(folder, [entry.name]) as inner:
-                _empty(inner)
-            os.rmdir(entry.name, dir_fd=folder)
-        else:
-            os.unlink(entry.name, dir_fd=folder)

@@ -12,16 +12,22 @@ from uuid import uuid4
 import httpx
 import structlog
 
-from corral.hands.sandbox.provider import SandboxProvider
+from corral.hands.sandbox.provider import MIB, Limits, SandboxProvider
 from corral.hands.sandbox.select import provider_named
-from corral.hands.worker.client import OtherItem, WorkApi, WorkItem
+from corral.hands.worker.answers import OtherItem, WorkItem
+from corral.hands.worker.client import WorkApi
+from corral.hands.worker.disk import DiskLimits
 from corral.hands.worker.failures import ApiFailure, CredentialRefused, WorkerMisconfigured
 from corral.hands.worker.pace import STANDARD, Backoff, Pace
 from corral.hands.worker.presence import Presence
+from corral.hands.worker.repositories import RepositoryCache
 from corral.hands.worker.results import Undelivered
 from corral.hands.worker.sandboxes import Sandboxes
-from corral.hands.worker.serving import Bench, End, ItemRun
+from corral.hands.worker.serving import End, ItemRun
+from corral.hands.worker.session_hands import Bench
+from corral.hands.worker.skills import SkillCache
 from corral.hands.worker.workspaces import Owner, Workspaces, default_directory
+from corral.settings import Limits as LimitSettings
 from corral.settings import Worker as WorkerSettings
 from corral.wire.secret import Secret
 
@@ -69,11 +75,12 @@ async def run_worker(
     *,
     provider: SandboxProvider | None = None,
     pace: Pace = STANDARD,
+    limits: LimitSettings | None = None,
 ) -> None:
     """Work until `stop` is set; then end all calls, items and sandboxes, within 4 seconds.
 
     on_ready: called once, when a sandbox has been seen to work and the server has answered a poll. provider:
-    in place of the one that the settings name.
+    in place of the one that the settings name. limits: of each sandbox.
 
     Raises:
         WorkerMisconfigured: the settings do not say whom to work for.
@@ -91,7 +98,7 @@ async def run_worker(
             trust_env=httpx.URL(works_for.base_url).host not in _LOOPBACK,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS),
         ) as http:
-            worker = _Worker(settings, works_for, provides, http, pace)
+            worker = _Worker(settings, works_for, provides, http, pace, limits or LimitSettings())
             await worker.run(stop, on_ready)
     finally:
         await provides.close()
@@ -111,6 +118,17 @@ async def _probed(provider: SandboxProvider, stop: asyncio.Event) -> bool:
         await asyncio.gather(probing, stopping, return_exceptions=True)
 
 
+def _sandbox_limits(limits: LimitSettings) -> Limits:
+    return Limits(
+        memory_bytes=limits.memory_mib * MIB,
+        processes=limits.processes,
+        file_bytes=limits.file_mib * MIB,
+        open_files=limits.open_files,
+        scratch_bytes=limits.scratch_mib * MIB,
+        cpus=limits.cpus,
+    )
+
+
 class _Worker:
     """The poll loop and the runs that it has started."""
 
@@ -121,6 +139,7 @@ class _Worker:
         provider: SandboxProvider,
         http: httpx.AsyncClient,
         pace: Pace,
+        limits: LimitSettings,
     ) -> None:
         self._works_for = works_for
         self._pace = pace
@@ -139,8 +158,24 @@ class _Worker:
             most=settings.max_sessions,
             # Without a mount namespace there is no place where only the session would see them.
             shows_files=settings.sandbox != "process",
+            limits=_sandbox_limits(limits),
+            disk=DiskLimits(
+                session_bytes=limits.session_disk_mib * MIB,
+                session_entries=limits.session_disk_entries,
+                free_bytes=limits.free_disk_mib * MIB,
+            ),
         )
-        self._bench = Bench(self._api, self._sandboxes, Undelivered(), pace, settings.session_idle_seconds)
+        self._skills = SkillCache(directory)
+        self._repositories = RepositoryCache(self._workspaces.repositories)
+        self._bench = Bench(
+            self._api,
+            self._sandboxes,
+            Undelivered(),
+            pace,
+            settings.session_idle_seconds,
+            self._skills,
+            self._repositories,
+        )
         self._runs: dict[asyncio.Task[None], ItemRun] = {}
         self._latest: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -154,6 +189,7 @@ class _Worker:
         tasks = [
             asyncio.create_task(self._poll(on_ready), name="poll"),
             asyncio.create_task(self._sandboxes.reap(), name="reap sandboxes"),
+            asyncio.create_task(self._sandboxes.watch_disk(), name="watch disk"),
             asyncio.create_task(self._sweep(), name="sweep workspaces"),
         ]
         stopping = asyncio.create_task(stop.wait())
@@ -164,6 +200,7 @@ class _Worker:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             await self._end_runs()
+            await self._sandboxes.doors.close_all()
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -271,6 +308,8 @@ class _Worker:
                 for session_id, unused in await self._workspaces.kept():
                     if session_id not in self._latest and await self._is_gone(session_id, unused):
                         await self._sandboxes.discard(session_id)
+                await self._skills.sweep(self._pace.retention)
+                await self._repositories.sweep(self._pace.retention)
             except OSError as error:
                 _log.warning("workspaces could not be swept", reason=str(error))
             await asyncio.sleep(self._pace.sweep)

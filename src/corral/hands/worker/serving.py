@@ -9,40 +9,24 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 import structlog
 
-from corral.hands.sandbox.provider import SandboxLost, SandboxUnavailable, ToolOutput
+from corral.hands.sandbox.provider import ToolOutput
+from corral.hands.worker.answers import WorkItem
 from corral.hands.worker.calls import READERS, Begun, Calls
-from corral.hands.worker.client import BegunCall, WorkApi, WorkItem
 from corral.hands.worker.events import SeenEvent
 from corral.hands.worker.failures import ApiFailure
 from corral.hands.worker.lease import Lease, LeaseEnd
 from corral.hands.worker.ledger import Cut, Ledger, ToolCall
-from corral.hands.worker.memory import SessionMemory, attached_stores
-from corral.hands.worker.pace import Backoff, Pace
-from corral.hands.worker.results import Results, Undelivered, error_output
-from corral.hands.worker.sandboxes import Sandboxes
-from corral.hands.worker.session_files import SessionFiles
+from corral.hands.worker.pace import Backoff
+from corral.hands.worker.results import Results
+from corral.hands.worker.session_hands import Bench, SessionHands
 from corral.wire.secret import Secret
 
 _ACK_ATTEMPTS: Final = 4
-_NO_SANDBOX: Final = (
-    "No sandbox could be started, so the call was not run. The reason is in the worker's log; "
-    "the operator has to see to it."
-)
-_NO_FILES: Final = (
-    "The files of this session could not be brought into its sandbox, so the call was not run. Try again."
-)
-_SANDBOX_LOST: Final = (
-    "The sandbox was lost while the call ran. Files in the workspace are kept; running processes, shell "
-    "variables and files elsewhere are gone. What the call has done is unknown. The next call starts a new "
-    "sandbox."
-)
-
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -61,17 +45,6 @@ class End(Enum):
     """The worker ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What all items of a worker share. idle_seconds: how long an idle session keeps its item."""
-
-    api: WorkApi
-    sandboxes: Sandboxes
-    undelivered: Undelivered
-    pace: Pace
-    idle_seconds: float
-
-
 class ItemRun:
     """Serves one claimed item. Made for one `run`.
 
@@ -87,6 +60,7 @@ class ItemRun:
         self._key = item.token or key
         self._on_change = on_change
         self._lease = Lease(bench.api, item, self._key, bench.pace)
+        self._hands = SessionHands(bench, item, self._key)
         self._ledger = Ledger()
         self._results = Results(
             bench.api, item.session_id, self._key, self._lease, bench.pace, bench.undelivered
@@ -94,13 +68,10 @@ class ItemRun:
         self._calls = Calls(
             begin=self._begin,
             recall=lambda call: bench.undelivered.outcome(item.session_id, call),
-            execute=self._execute,
+            execute=self._hands.execute,
             post=self._deliver,
             on_settled=self._settled,
         )
-        self._files: SessionFiles | None = None
-        self._memory: SessionMemory | None = None
-        self._begun = BegunCall()
         self._news = asyncio.Event()
         self._ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._idle_since: float | None = None
@@ -118,14 +89,15 @@ class ItemRun:
             if not await self._acknowledge():
                 return
             keeping = asyncio.create_task(self._lease.keep(), name=f"lease {self._item.id}")
-            self._files = await self._session_files()
+            await self._hands.open()
             tasks = [
                 asyncio.create_task(self._serve(previous), name=f"serve {self._item.id}"),
                 asyncio.create_task(self._watch_lease()),
                 asyncio.create_task(self._watch_idle()),
             ]
-            if self._files is not None:
-                tasks.append(asyncio.create_task(self._files.run(), name=f"outputs {self._item.id}"))
+            if self._hands.files is not None:
+                collecting = self._hands.files.run()
+                tasks.append(asyncio.create_task(collecting, name=f"outputs {self._item.id}"))
             try:
                 watched = [*tasks, keeping]
                 await asyncio.wait([self._ended, *watched], return_when=asyncio.FIRST_COMPLETED)
@@ -139,17 +111,7 @@ class ItemRun:
             finally:
                 await _cancelled([*tasks, keeping])
                 await self._calls.abandon()
-
-    async def _session_files(self) -> SessionFiles | None:
-        """The session's files, if the server has the endpoints for them."""
-        if not self._api.is_corral or self._item.token is None:
-            return None
-        try:
-            share = await self._bench.sandboxes.share(self._item.session_id)
-        except OSError as error:
-            _log.error("no folder for a session's files", reason=str(error))
-            return None
-        return SessionFiles(self._api, share, self._item.session_id, self._key, self._bench.pace)
+                self._bench.sandboxes.doors.dismiss(self._item.session_id, self._key)
 
     def _fail_if_any(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -182,6 +144,7 @@ class ItemRun:
     async def _serve(self, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
             await asyncio.wait([previous])
+        self._bench.sandboxes.doors.admit(self._item.session_id, self._key)
         backoff = Backoff(self._bench.pace)
         while not self._ended.done():
             try:
@@ -207,10 +170,7 @@ class ItemRun:
         if session.is_over:
             self.end(End.GONE)
             return
-        stores = attached_stores(session.resources)
-        if stores and self._memory is None:
-            share = await self._bench.sandboxes.share(session_id)
-            self._memory = SessionMemory(self._api, share, stores, self._key)
+        await self._hands.attach(session)
         async with self._api.stream(session_id, self._key) as events:
             async with aclosing(self._api.history(session_id, self._key)) as history:
                 async for event in history:
@@ -248,9 +208,9 @@ class ItemRun:
         if idle != (self._idle_since is not None):
             self._idle_since = time.monotonic() if idle else None
             self._news.set()
-            if idle and self._files is not None:
+            if idle and self._hands.files is not None:
                 # What a process in the background has written since the last call.
-                self._files.ask()
+                self._hands.files.ask()
 
     async def _watch_idle(self) -> None:
         while True:
@@ -286,47 +246,15 @@ class ItemRun:
             else:
                 if begun is None:
                     return Begun.ELSEWHERE
-                self._begun = begun
-                if self._files is not None:
-                    self._files.note_limit(begun.max_output_bytes)
+                self._hands.note_begun(begun)
                 return Begun.YES
         return Begun.MOOT
 
-    async def _execute(self, call: ToolCall) -> ToolOutput:
-        begun = time.monotonic()
-        try:
-            if self._files is not None:
-                await self._files.bring(self._begun.files)
-            output = await self._run_call(call)
-        except SandboxLost:
-            return error_output(_SANDBOX_LOST)
-        except (ApiFailure, OSError) as error:
-            _log.error("no files for a call", tool_use_id=call.id, reason=str(error))
-            return error_output(_NO_FILES)
-        except SandboxUnavailable as error:
-            _log.error("no sandbox for a call", tool_use_id=call.id, reason=str(error))
-            return error_output(_NO_SANDBOX)
-        _log.info(
-            "call run",
-            tool_use_id=call.id,
-            tool=call.name,
-            is_error=output.is_error,
-            seconds=round(time.monotonic() - begun, 3),
-        )
-        return output
-
-    async def _run_call(self, call: ToolCall) -> ToolOutput:
-        sandboxes, session_id = self._bench.sandboxes, self._item.session_id
-        if self._memory is None:
-            return await sandboxes.execute(session_id, call.name, call.input)
-        await self._memory.bring()
-        output = await sandboxes.execute(session_id, call.name, call.input, self._memory.binds)
-        return await self._memory.saved(call.name, output)
-
     async def _deliver(self, call: ToolCall, output: ToolOutput) -> None:
         """Post a result, after what the call has put out: who reads of it finds the files there."""
-        if self._files is not None and call.name not in READERS and not self._ended.done():
-            settling = asyncio.create_task(self._files.settled(self._bench.pace.outputs))
+        files = self._hands.files
+        if files is not None and call.name not in READERS and not self._ended.done():
+            settling = asyncio.create_task(files.settled(self._bench.pace.outputs))
             try:
                 await asyncio.wait([settling, self._ended], return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -358,18 +286,9 @@ class ItemRun:
             case End.RESTED:
                 self._calls.cut_all(Cut.STOPPED)
                 await self._calls.wait(pace.farewell)
-        if self._memory is not None and why is not End.GONE:
-            await self._memory.finish(self._bench.pace.farewell / 2)
-        if self._files is not None and why is not End.GONE:
-            await self._collect_last(self._files)
+        if why is not End.GONE:
+            await self._hands.finish()
         return True
-
-    async def _collect_last(self, files: SessionFiles) -> None:
-        try:
-            async with asyncio.timeout(self._bench.pace.farewell / 2):
-                await files.collect()
-        except TimeoutError:
-            _log.info("outputs are left to the next worker", session_id=self._item.session_id)
 
     async def _stop_item(self) -> None:
         if not self._lease.is_ours:

@@ -14,7 +14,8 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from corral.hands.worker.client import MountedFile, WorkApi
+from corral.hands.worker.answers import MountedFile
+from corral.hands.worker.client import WorkApi
 from corral.hands.worker.failures import ApiFailure
 from corral.hands.worker.pace import Backoff, Pace
 from corral.wire.secret import Secret

@@ -2,7 +2,8 @@
 
 `<directory>/<session id>` is the workspace; `.owners/<session id>` beside them says for whom it is kept, and
 by its time when it was last in use; `.begun/<session id>/` has an empty file for each call that was begun
-here; `.shares/<session id>/` holds the files that were mounted in it and those that it puts out. Only what
+here; `.shares/<session id>/` holds the files that were mounted in it, those that it puts out, and its skills;
+`.skills` what all sessions' skills are linked to (see `corral.hands.worker.skills`). Only what
 this worker's credential can ask about, or nobody has used for long, is ever removed.
 """
 
@@ -10,7 +11,6 @@ import asyncio
 import hashlib
 import os
 import shutil
-import stat
 import time
 from pathlib import Path
 from typing import Final
@@ -19,13 +19,18 @@ from uuid import uuid4
 import msgspec
 import structlog
 
+from corral.hands.worker.trees import remove_tree
+
 _OWNERS: Final = ".owners"
 _BEGUN: Final = ".begun"
 _GONE: Final = ".gone-"
 _SHARES: Final = ".shares"
+_DOORS: Final = ".doors"
+_REPOSITORIES: Final = ".repositories"
 
 UPLOADS_FOLDER: Final = "uploads"
 OUTPUTS_FOLDER: Final = "outputs"
+SKILLS_FOLDER: Final = "skills"
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -50,6 +55,21 @@ class Workspaces:
     def __init__(self, directory: Path, owner: Owner) -> None:
         self._directory = directory
         self._owner = owner
+        self.doors: Final = directory / _DOORS
+        """Where sandboxes' ways out are."""
+        self.repositories: Final = directory / _REPOSITORIES
+        """Where repositories are kept that several sessions may clone."""
+
+    @property
+    def directory(self) -> Path:
+        """Where all of them are."""
+        return self._directory
+
+    def writable(self, session_id: str) -> list[Path]:
+        """What a session's agent can write to: its workspace, outputs and memory stores. Blocking."""
+        share = self._directory / _SHARES / session_id
+        shown = list(share.iterdir()) if share.is_dir() else []
+        return [self._directory / session_id, *(one for one in shown if one.name != UPLOADS_FOLDER)]
 
     async def open(self) -> None:
         """Make the directory, and finish what a worker that was killed had begun to remove."""
@@ -63,6 +83,10 @@ class Workspaces:
     async def share(self, session_id: str) -> Path:
         """The folder of a session's `uploads` and `outputs`, both of which are made."""
         return await asyncio.to_thread(self._share, session_id)
+
+    async def skills(self, session_id: str) -> Path:
+        """The folder of a session's skills, which is made by whoever brings them."""
+        return await asyncio.to_thread(self._share, session_id) / SKILLS_FOLDER
 
     async def begin_call(self, session_id: str, call_id: str) -> bool:
         """Note that a call is about to run; False if it was noted before, by whatever worker of this machine.
@@ -90,7 +114,7 @@ class Workspaces:
         (self._directory / _SHARES).mkdir(mode=0o711, exist_ok=True)
         (self._directory / _SHARES).chmod(0o711)
         for left in self._directory.glob(f"{_GONE}*"):
-            _remove_tree(left)
+            remove_tree(left)
 
     def _share(self, session_id: str) -> Path:
         share = self._directory / _SHARES / session_id
@@ -140,26 +164,6 @@ class Workspaces:
                 folder.rename(grave)
             except FileNotFoundError:
                 continue
-            _remove_tree(grave)
+            remove_tree(grave)
         shutil.rmtree(self._directory / _BEGUN / session_id, ignore_errors=True)
         (self._directory / _OWNERS / session_id).unlink(missing_ok=True)
-
-
-def _remove_tree(top: Path) -> None:
-    try:
-        shutil.rmtree(top)
-    except PermissionError:
-        # The agent may have closed its directories even to their owner.
-        _open_up(top)
-        shutil.rmtree(top)
-
-
-def _open_up(top: Path) -> None:
-    waiting = [top]
-    while waiting:
-        directory = waiting.pop()
-        if not stat.S_ISDIR(directory.lstat().st_mode):
-            continue
-        directory.chmod(0o700)
-        with os.scandir(directory) as entries:
-            waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -5,7 +5,7 @@ They read the request and nothing else: no files, no clock, no state, so that a 
 
 from __future__ import annotations
 
-from corral.testing.scripts import converse, repair
+from corral.testing.scripts import converse, dream, repair
 from corral.testing.steps import Playable
 
-BUILT_IN: dict[str, Playable] = {"converse": converse.step, "repair": repair.step}
+BUILT_IN: dict[str, Playable] = {"converse": converse.step, "dream": dream.step, "repair": repair.step}

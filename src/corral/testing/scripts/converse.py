@@ -6,6 +6,7 @@ import re
 from typing import Any, cast
 
 from corral.testing.conversation import Conversation, ToolResult
+from corral.testing.scripts import dream
 from corral.testing.steps import Step, ToolCall
 
 TOOLSET = frozenset({"bash", "read", "write", "edit", "glob", "grep", "web_fetch", "web_search"})
@@ -23,6 +24,8 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 def step(conversation: Conversation, turn: int) -> Step:
     """The answer to what the user said last, or to the results of the calls made for it."""
+    if turn < 0 and dream.is_dreaming(conversation):
+        return dream.step(conversation, turn)
     results = conversation.results()
     if results:
         return Step(text=_report(results))

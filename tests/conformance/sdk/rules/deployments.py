@@ -10,10 +10,11 @@ from tests.conformance.sdk.workshop import Workshop
 
 async def create(asked: Asked, at: Workshop) -> None:
     """An agent, an environment, and whatever else the body names."""
-    agent = asked.fields["agent"]
-    agent["id"] = (await at.agent())["id"]
-    if agent.get("version") == 0:
-        agent["version"] = 1
+    agent, known = asked.fields["agent"], (await at.agent())["id"]
+    if isinstance(agent, str):
+        asked.fields["agent"] = known
+    else:
+        agent |= {"id": known, "version": 1}
     asked.fields["environment_id"] = (await at.environment())["id"]
     await attachments(asked.fields, at)
 

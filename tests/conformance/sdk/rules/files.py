@@ -59,6 +59,12 @@ async def version(asked: Asked, at: Workshop) -> None:
     asked.params["version"] = (await at.skill_version(asked.params["skill_id"]))["id"]
 
 
+async def superfluous_version(asked: Asked, at: Workshop) -> None:
+    """A version to delete: a skill keeps one, so it has another."""
+    await listed_versions(asked, at)
+    asked.params["version"] = (await at.skill_version(asked.params["skill_id"]))["id"]
+
+
 async def listed_versions(asked: Asked, at: Workshop) -> None:
     """A skill of two versions."""
     name = uploads.skill_name()
@@ -82,6 +88,6 @@ RULES: Final[Rules] = {
     f"POST {_SKILL}/versions": create_version,
     f"GET {_SKILL}/versions": listed_versions,
     f"GET {_VERSION}": version,
-    f"DELETE {_VERSION}": version,
+    f"DELETE {_VERSION}": superfluous_version,
     f"GET {_VERSION}/content": version,
 }

@@ -50,6 +50,9 @@ async def test_a_program_of_another_version_is_unavailable() -> None:
         '{"id": 1, "content": "text"}',
         '{"id": 1, "content": []}',
         '{"id": 1, "content": [{"type": "tool_use", "name": "bash"}]}',
+        '{"id": 1, "content": [{"type": "image", "source": {"type": "url", "url": "http://169.254.169.254/"}}]}',
+        '{"id": 1, "content": [{"type": "document", "source": {"type": "file", "file_id": "file_01"}}]}',
+        '{"id": 1, "content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}',
         '{"id": 1, "content": [{"type": "text", "text": "\\ud800"}]}',
     ],
 )
@@ -71,15 +74,21 @@ async def test_a_line_without_end_costs_the_sandbox() -> None:
             await sandbox.execute("bash", {"command": "true"})
 
 
-async def test_an_answer_to_nobodys_call_is_ignored() -> None:
-    answer = '{"id": %d, "content": [{"type": "text", "text": "%s"}], "is_error": false}'
-    program = (
-        f"{READY}sys.stdin.readline(); print({answer!r} % (77, 'forged')); print({answer!r} % (1, 'mine'))\n"
-    )
-    async with sandbox_of(program + "sys.stdout.flush(); sys.stdin.read()") as sandbox:
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"id": 77, "content": [{"type": "text", "text": "forged"}]}',
+        '{"ready": true, "version": 1}',
+        '{"pong": 1}',
+        "{}",
+    ],
+)
+async def test_a_line_that_nobody_waits_for_costs_the_sandbox(line: str) -> None:
+    program = f"{READY}sys.stdin.readline(); print({line!r}, flush=True); sys.stdin.read()"
+    async with sandbox_of(program) as sandbox:
         await sandbox.start()
-        output = await sandbox.execute("bash", {"command": "true"})
-        assert output.content == [{"type": "text", "text": "mine"}]
+        with pytest.raises(SandboxLost, match="broke the protocol"):
+            await sandbox.execute("bash", {"command": "true"})
 
 
 async def test_a_lone_surrogate_in_the_input_arrives_as_an_escape() -> None:

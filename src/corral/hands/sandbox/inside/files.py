@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import stat
 import sys
@@ -38,21 +39,23 @@ def read(roots: Roots, arguments: Arguments) -> Content:
     wanted = arguments.line_range("view_range")
     target = roots.resolve("read", spelled)
     try:
-        size = _regular_size("read", spelled, target)
-        media_type = _MEDIA_TYPES.get(target.suffix.lower())
-        if media_type is not None:
-            if wanted:
-                raise ToolFailure("read: view_range is not supported for image/PDF files")
-            return [_media_block(target, spelled, size, media_type)]
-        if size > _MAX_TEXT_BYTES:
-            if not wanted:
-                raise ToolFailure(
-                    f"read: {spelled} is {size} bytes, exceeds {_MAX_TEXT_BYTES}-byte limit. "
-                    "Use the view_range parameter to read specific line ranges, e.g. view_range: [1, 500]."
-                )
-            with target.open("rb") as source:
+        with _opened("read", spelled, roots, target) as source:
+            size = os.fstat(source.fileno()).st_size
+            media_type = _MEDIA_TYPES.get(target.suffix.lower())
+            if media_type is not None:
+                if wanted:
+                    raise ToolFailure("read: view_range is not supported for image/PDF files")
+                return [_media_block(source, spelled, size, media_type)]
+            if size > _MAX_TEXT_BYTES:
+                if not wanted:
+                    raise ToolFailure(
+                        f"read: {spelled} is {size} bytes, exceeds {_MAX_TEXT_BYTES}-byte limit. "
+                        "Use the view_range parameter to read specific line ranges, "
+                        "e.g. view_range: [1, 500]."
+                    )
                 return _line_range(source, spelled, wanted)
-        text = target.read_bytes().decode("utf-8")
+            # No more than was seen: it may grow while it is read.
+            text = source.read(size).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ToolFailure(
             f"read: {spelled}: not valid UTF-8 text "
@@ -72,8 +75,7 @@ def write(roots: Roots, arguments: Arguments) -> Content:
     target = roots.resolve("write", spelled)
     roots.refuse_read_only("write", spelled, target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _write_regular("write", spelled, target, content)
+        _write("write", spelled, roots, target, content)
     except OSError as error:
         raise file_failure("write", spelled, error) from error
     return f"wrote {len(content)} bytes to {spelled}"
@@ -86,19 +88,20 @@ def edit(roots: Roots, arguments: Arguments) -> Content:
     target = roots.resolve("edit", spelled)
     roots.refuse_read_only("edit", spelled, target)
     try:
-        size = _regular_size("edit", spelled, target)
-        if size > _MAX_TEXT_BYTES:
-            raise ToolFailure(
-                f"edit: {spelled} is {size} bytes, exceeds {_MAX_TEXT_BYTES}-byte limit. "
-                "The edit tool loads the whole file and cannot modify a file this large."
-            )
-        text = target.read_bytes().decode("utf-8")
+        with _opened("edit", spelled, roots, target) as source:
+            size = os.fstat(source.fileno()).st_size
+            if size > _MAX_TEXT_BYTES:
+                raise ToolFailure(
+                    f"edit: {spelled} is {size} bytes, exceeds {_MAX_TEXT_BYTES}-byte limit. "
+                    "The edit tool loads the whole file and cannot modify a file this large."
+                )
+            text = source.read(size).decode("utf-8")
         count = text.count(old)
         if count == 0:
             raise ToolFailure(f"edit: old_string not found in {spelled}")
         if count > 1 and not every:
             raise ToolFailure(f"edit: old_string appears {count} times in {spelled} (must be unique)")
-        _write_regular("edit", spelled, target, text.replace(old, new))
+        _write("edit", spelled, roots, target, text.replace(old, new))
     except UnicodeDecodeError as error:
         raise ToolFailure(f"edit: {spelled}: not valid UTF-8 text (cannot edit binary files)") from error
     except OSError as error:
@@ -106,32 +109,36 @@ def edit(roots: Roots, arguments: Arguments) -> Content:
     return f"edited {spelled} ({count} replacement(s))"
 
 
-def _regular_size(tool: str, spelled: str, target: Path) -> int:
-    # Looked at before it is opened: opening a FIFO would wait for ever.
-    found = target.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise ToolFailure(f"{tool}: {spelled}: not a regular file")
-    return found.st_size
+def _opened(tool: str, spelled: str, roots: Roots, target: Path) -> BinaryIO:
+    descriptor = _open_regular(tool, spelled, roots, target, os.O_RDONLY)
+    return os.fdopen(descriptor, "rb")
 
 
-def _write_regular(tool: str, spelled: str, target: Path, text: str) -> None:
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        mode = stat.S_IFREG
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise ToolFailure(f"{tool}: {spelled}: not a regular file")
-    # O_NONBLOCK: a FIFO that takes the file's place in between cannot hold this thread.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(str(target), flags, 0o666), "wb") as out:
+def _write(tool: str, spelled: str, roots: Roots, target: Path, text: str) -> None:
+    descriptor = _open_regular(tool, spelled, roots, target, os.O_WRONLY | os.O_CREAT)
+    with os.fdopen(descriptor, "wb") as out:
+        out.truncate()  # only now that it is known what it is
         out.write(text.encode("utf-8"))
 
 
-def _media_block(target: Path, spelled: str, size: int, media_type: str) -> Block:
+def _open_regular(tool: str, spelled: str, roots: Roots, target: Path, flags: int) -> int:
+    try:
+        descriptor = roots.open(target, flags, make_folders=bool(flags & os.O_CREAT))
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a pipe that nobody reads
+            raise ToolFailure(f"{tool}: {spelled}: not a regular file") from error
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise ToolFailure(f"{tool}: {spelled}: not a regular file")
+
+
+def _media_block(source: BinaryIO, spelled: str, size: int, media_type: str) -> Block:
     limit = _MAX_PDF_BYTES if media_type == _PDF else _MAX_IMAGE_BYTES
     if size > limit:
         raise ToolFailure(f"read: {spelled} is {size} bytes, exceeds {limit}-byte limit for image/PDF files.")
-    data = base64.b64encode(target.read_bytes()).decode("ascii")
+    data = base64.b64encode(source.read(size)).decode("ascii")
     return {
         "type": "document" if media_type == _PDF else "image",
         "source": {"type": "base64", "media_type": media_type, "data": data},

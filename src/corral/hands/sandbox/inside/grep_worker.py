@@ -1,7 +1,8 @@
-"""The search that grep uses where there is no ripgrep, run as `python3 ARCHIVE --grep`.
+"""The search that grep uses where there is no ripgrep, run as `python3 ARCHIVE --grep`, and that of glob.
 
 Reads one JSON object `{pattern, path, hidden}` from standard input and writes `{text}` or `{error}`. Limits
-its own processor time: Python's regular expressions backtrack, and only a signal stops one.
+its own processor time: Python's regular expressions backtrack, and only a signal stops one. With `--glob` it
+reads `{pattern, path, most}` and writes `{paths}`: a few links to their own folder make a pattern endless.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import json
 import os
 import re
 import resource
+import stat
 import sys
 from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 from re import Pattern
 
 #: Processor time of one search, in seconds.
@@ -27,7 +31,7 @@ _NEVER_SEARCHED = (".git", "node_modules")
 
 def main() -> None:
     """Answer the request on standard input."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    _limit_processor_time()
     request = json.load(sys.stdin)
     try:
         expression = re.compile(request["pattern"])
@@ -35,6 +39,27 @@ def main() -> None:
         json.dump({"error": f"grep: invalid regex: {error}"}, sys.stdout)
         return
     json.dump({"text": search(expression, request["path"], request["hidden"])}, sys.stdout)
+
+
+def _limit_processor_time() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    most = CPU_SECONDS + 1 if hard == resource.RLIM_INFINITY else min(CPU_SECONDS + 1, hard)
+    # The first limit is a signal that tells what has happened; the second would be a plain kill.
+    resource.setrlimit(resource.RLIMIT_CPU, (max(1, most - 1), most))
+
+
+def main_glob() -> None:
+    """Answer the request for paths on standard input."""
+    _limit_processor_time()
+    request = json.load(sys.stdin)
+    try:
+        found = [
+            str(match) for match in islice(Path(request["path"]).glob(request["pattern"]), request["most"])
+        ]
+    except (ValueError, NotImplementedError, OSError) as error:
+        json.dump({"error": f"glob: {error}"}, sys.stdout)
+        return
+    json.dump({"paths": found}, sys.stdout)
 
 
 def search(expression: Pattern[str], path: str, hidden: str) -> str:
@@ -77,7 +102,12 @@ def _files(path: str, hidden: str) -> Iterator[str]:
 
 def _hits(expression: Pattern[str], file: str) -> Iterator[str]:
     try:
-        with open(file, "rb") as source:
+        # Not blocking, and looked at once it is open: a pipe may have taken its place.
+        with os.fdopen(
+            os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb"
+        ) as source:
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                return
             if b"\0" in source.read(_SNIFF_BYTES):
                 return  # binary
             source.seek(0)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import queue
 import resource
 import signal
@@ -38,6 +37,8 @@ VERSION = 1
 _SEARCH_THREADS = 4
 
 if TYPE_CHECKING:  # not evaluated: Python 3.8 could not
+    from .forward import Forwarder
+
     _Job = tuple[Call, str, Any]
 
 
@@ -46,14 +47,26 @@ def main() -> None:
     if sys.argv[1:] == ["--grep"]:
         grep_worker.main()
         return
+    if sys.argv[1:] == ["--glob"]:
+        grep_worker.main_glob()
+        return
     Program(json.loads(sys.argv[1])).serve()
+
+
+def _forwarder(egress: str | None) -> Forwarder | None:
+    if egress is None:
+        return None
+    from .forward import Forwarder  # costs time, and most sandboxes have no way out
+
+    return Forwarder(egress)
 
 
 class Program:
     """One sandbox's tools.
 
     config: `workdir` (absolute path), `own_namespace` (see `Descendants`), `roots` and `read_only` (lists of
-    further directories, see `Roots`), `limits` (name in module `resource` without its prefix -> value).
+    further directories, see `Roots`), `limits` (name in module `resource` without its prefix -> value),
+    `egress` (path of the Unix socket that leads out, or null).
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -78,13 +91,16 @@ class Program:
         self._files: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._searches: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         _make_home(self._roots)
+        self._forwarder = _forwarder(config.get("egress"))
 
     def serve(self) -> None:
         """Answer calls until the input ends, then kill all that they left and end the program."""
         # All threads start now: later there may be no room for another process or thread.
+        if self._forwarder is not None:
+            self._forwarder.start()
         for source in [self._bash, self._files, *[self._searches] * _SEARCH_THREADS]:
             threading.Thread(target=self._work, args=(source,), daemon=True).start()
-        self._send({"ready": True, "version": VERSION, "python": platform.python_version()})
+        self._send({"ready": True, "version": VERSION, "python": sys.version.split()[0]})
         try:
             for line in self._requests:
                 self._take(json.loads(line))
@@ -150,7 +166,7 @@ class Program:
         elif name == "edit":
             content = files.edit(self._roots, arguments)
         elif name == "glob":
-            content = search.glob(self._roots, arguments, call)
+            content = search.glob(self._roots, arguments, call, self._descendants)
         else:
             content = search.grep(self._roots, arguments, call, self._descendants)
         return self._outputs.blocks(name, content, source)

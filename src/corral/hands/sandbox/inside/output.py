@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from typing import Any, BinaryIO, cast
 
 from .failure import ToolFailure
@@ -49,7 +48,7 @@ class Outputs:
         directory = os.path.join(private, "outputs")
         os.makedirs(directory, exist_ok=True)
         keep_out_of_git(private)
-        path = os.path.join(directory, f"{tool}-{uuid.uuid4().hex[:12]}.txt")
+        path = os.path.join(directory, f"{tool}-{os.urandom(6).hex()}.txt")
         return path, open(path, "xb")
 
     def blocks(
@@ -88,9 +87,11 @@ class Outputs:
 def keep_out_of_git(private: str) -> None:
     """Make git ignore Corral's own directory when the workspace is a repository. Raises `OSError`."""
     marker = os.path.join(private, ".gitignore")
-    if not os.path.lexists(marker):
-        with open(marker, "w", encoding="ascii") as out:
+    try:
+        with open(marker, "x", encoding="ascii") as out:
             out.write("*\n")
+    except FileExistsError:
+        return  # whatever it is: not to be opened
 
 
 class Tail:

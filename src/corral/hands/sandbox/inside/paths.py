@@ -18,6 +18,8 @@ from .failure import ToolFailure, reason
 
 _MAX_LINKS = 40  # the kernel's own limit
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
+# Where there is O_PATH a folder need not be readable to be passed.
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 #: Directory in the working directory that belongs to Corral: large outputs and the home directory.
 PRIVATE_DIRECTORY = ".corral"
@@ -70,6 +72,21 @@ def within(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
+def _enter(folder: int, name: str, make: bool, last: bool) -> int:
+    if not make:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError as there:
+        try:
+            return os.open(name, _FOLDER, dir_fd=folder)
+        except NotADirectoryError:
+            if last:
+                raise there from None  # as the toolset words it
+            raise
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
 class Roots:
     """The directories that the file tools may reach, and those of them that they must not change."""
 
@@ -95,6 +112,28 @@ class Roots:
             return Path(full)
         suffix = " and its other permitted directories" if self._others else ""
         raise ToolFailure(f"{tool}: path {path!r} is outside the session's working directory{suffix}")
+
+    def open(self, target: Path, flags: int, make_folders: bool = False) -> int:
+        """Return a descriptor of `target`, which `resolve` returned. Raises `OSError`.
+
+        No link is followed, so what has become one since is refused, and no pipe or device holds this up.
+        make_folders: make the folders above it.
+        """
+        path = str(target)
+        root = next(root for root in (self.workdir, *self._others) if within(path, root))
+        *folders, name = ("", *path[len(root) :].strip("/").split("/"))
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        if not name:
+            return os.open(root, flags, 0o666)
+        here = os.open(root, _FOLDER)
+        try:
+            for depth, folder in enumerate(folders[1:], 2):
+                there = _enter(here, folder, make_folders, last=depth == len(folders))
+                os.close(here)
+                here = there
+            return os.open(name, flags, 0o666, dir_fd=here)
+        finally:
+            os.close(here)
 
     def refuse_read_only(self, tool: str, path: str, target: Path) -> None:
         """Raise `ToolFailure` if `target` lies in a directory that was mounted read-only."""

@@ -82,6 +82,15 @@ class Descendants:
             mine |= found
 
 
+def first_to_go(pid: int) -> None:
+    """Have process `pid`, and what it starts, ended before this program when memory runs out."""
+    try:
+        with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as out:
+            out.write("500")
+    except OSError:
+        return  # it has ended, or there is no such thing here: then whoever is largest goes first
+
+
 def _table() -> dict[int, tuple[int, str]]:
     """Return process id -> (parent, state letter) for what /proc shows."""
     table: dict[int, tuple[int, str]] = {}

@@ -9,22 +9,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from .arguments import Arguments
 from .call import Call
 from .failure import Cancelled, ToolFailure
 from .grep_worker import CPU_SECONDS, OUTPUT_LIMIT
 from .paths import Roots, canonical, within
-from .processes import Descendants
+from .processes import Descendants, first_to_go
 
 _MAX_RESULTS = 200
 _MAX_ENTRIES = 50_000
+_WALL_SECONDS = 120
 
 
-def glob(roots: Roots, arguments: Arguments, call: Call) -> str:
-    """List files that match a pattern, newest first."""
+def glob(roots: Roots, arguments: Arguments, call: Call, descendants: Descendants) -> str:
+    """List files that match a pattern, newest first. Runs in a process of its own, as grep does."""
     pattern = arguments.text("pattern")
     if Path(pattern).is_absolute():
         raise ToolFailure(
@@ -33,13 +34,9 @@ def glob(roots: Roots, arguments: Arguments, call: Call) -> str:
     if ".." in PurePosixPath(pattern).parts:
         raise ToolFailure("glob: '..' is not permitted in the pattern")
     root = _search_root("glob", roots, arguments)
-    try:
-        found = [match for match in islice(root.glob(pattern), _MAX_ENTRIES) if not call.withdrawn]
-    except (ValueError, NotImplementedError, OSError) as error:
-        raise ToolFailure(f"glob: {error}") from error
-    if call.withdrawn:
-        raise Cancelled
-    matches = list(_visible(found, str(root), roots))
+    request = json.dumps({"pattern": pattern, "path": str(root), "most": _MAX_ENTRIES})
+    answer = _answer("glob", _search("glob", call, descendants, _own_search("--glob"), request))
+    matches = list(_visible([Path(found) for found in answer["paths"]], str(root), roots))
     matches.sort(key=_modified, reverse=True)
     return "\n".join(str(match) for match in matches[:_MAX_RESULTS]) or "no matches"
 
@@ -80,16 +77,25 @@ def grep(roots: Roots, arguments: Arguments, call: Call, descendants: Descendant
     search = _search_root("grep", roots, arguments)
     hidden = "" if within(str(search), roots.private) else roots.private
     ripgrep = _ripgrep(roots)
-    # A second try: resetting the shell kills every process of the sandbox, a search among them.
-    for attempt in (1, 2):
-        if ripgrep:
-            done = _run(call, descendants, _ripgrep_command(ripgrep, pattern, str(search), hidden), "")
-        else:
-            request = json.dumps({"pattern": pattern, "path": str(search), "hidden": hidden})
-            done = _run(call, descendants, [sys.executable, "-I", "-S", sys.argv[0], "--grep"], request)
-        if done.returncode != -signal.SIGKILL or attempt == 2:
-            break
-    return _ripgrep_result(done) if ripgrep else _worker_result(done)
+    if ripgrep:
+        command = _ripgrep_command(ripgrep, pattern, str(search), hidden)
+        return _ripgrep_result(_search("grep", call, descendants, command, ""))
+    request = json.dumps({"pattern": pattern, "path": str(search), "hidden": hidden})
+    return str(_answer("grep", _search("grep", call, descendants, _own_search("--grep"), request))["text"])
+
+
+def _own_search(mode: str) -> list[str]:
+    return [sys.executable, "-I", "-S", sys.argv[0], mode]
+
+
+def _search(
+    tool: str, call: Call, descendants: Descendants, command: list[str], request: str
+) -> subprocess.CompletedProcess[bytes]:
+    done = _run(tool, call, descendants, command, request)
+    if done.returncode == -signal.SIGKILL:
+        # A second try: resetting the shell kills every process of the sandbox, a search among them.
+        done = _run(tool, call, descendants, command, request)
+    return done
 
 
 def _ripgrep(roots: Roots) -> str | None:
@@ -109,17 +115,22 @@ def _ripgrep_command(ripgrep: str, pattern: str, search: str, hidden: str) -> li
 
 
 def _run(
-    call: Call, descendants: Descendants, command: list[str], request: str
+    tool: str, call: Call, descendants: Descendants, command: list[str], request: str
 ) -> subprocess.CompletedProcess[bytes]:
     pipe = subprocess.PIPE
     try:
         with descendants.still:
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     except OSError as error:
-        raise ToolFailure(f"grep: cannot start the search: {error.strerror}") from error
+        raise ToolFailure(f"{tool}: cannot start the search: {error.strerror}") from error
+    first_to_go(process.pid)
     with process:
         with call.stoppable(process.kill):
-            out, err = process.communicate(request.encode("utf-8", "replace"))
+            try:
+                out, err = process.communicate(request.encode("utf-8", "replace"), timeout=_WALL_SECONDS)
+            except subprocess.TimeoutExpired as error:  # it waits for something, such as a pipe
+                process.kill()
+                raise ToolFailure(f"{tool}: timed out after {_WALL_SECONDS}s") from error
     if call.withdrawn:
         raise Cancelled
     return subprocess.CompletedProcess(command, process.returncode, out, err)
@@ -136,13 +147,13 @@ def _ripgrep_result(done: subprocess.CompletedProcess[bytes]) -> str:
     return text
 
 
-def _worker_result(done: subprocess.CompletedProcess[bytes]) -> str:
+def _answer(tool: str, done: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
     if done.returncode == -signal.SIGXCPU:
-        raise ToolFailure(f"grep: timed out after {CPU_SECONDS}s")
+        raise ToolFailure(f"{tool}: timed out after {CPU_SECONDS}s")
     if done.returncode != 0:
         detail = done.stderr.decode(errors="replace").strip()[-500:]
-        raise ToolFailure(f"grep: the search ended with status {done.returncode}: {detail}")
-    answer = json.loads(done.stdout)
+        raise ToolFailure(f"{tool}: the search ended with status {done.returncode}: {detail}")
+    answer: dict[str, Any] = json.loads(done.stdout)
     if "error" in answer:
         raise ToolFailure(str(answer["error"]))
-    return str(answer["text"])
+    return answer

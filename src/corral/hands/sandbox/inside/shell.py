@@ -22,7 +22,7 @@ from .arguments import Arguments
 from .call import Call
 from .failure import Cancelled, ToolFailure
 from .output import Outputs, Tail
-from .processes import Descendants
+from .processes import Descendants, first_to_go
 
 _DEFAULT_TIMEOUT_SECONDS = 120.0
 _OUTPUT_BYTES = 100 * 1024
@@ -64,6 +64,7 @@ class _Process:
             os.close(self._out_number)
             os.close(self._status_number)
         os.set_blocking(out_read, False)
+        first_to_go(self.popen.pid)
 
     def send(self, command: str) -> None:
         """Hand over a command. Raises `BrokenPipeError` if the shell has ended."""

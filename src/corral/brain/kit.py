@@ -1,0 +1,138 @@
+"""What one thread of a session works with: its agent's voice, tools and skills, and what its model saw."""
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from corral.brain import emit
+from corral.brain.claims import Claim
+from corral.brain.delegation import delegation_of
+from corral.brain.file_sources import FileReader, FileSources
+from corral.brain.mcp_shelf import McpGateway, McpShelf
+from corral.brain.permission import Agent, enabled_sandbox_tools
+from corral.brain.skills_note import SkillShelf
+from corral.brain.toolset import system_prompt, tool_definitions
+from corral.brain.transcript import Transcript
+from corral.brain.voice import Voice
+from corral.brain.web_tools import WebOffer, WebSearches, web_definitions
+from corral.inference.prices import PriceTable
+from corral.inference.provider import InferenceProvider, ModelRequest
+from corral.session.events import Event
+from corral.session.thread_state import ThreadState
+from corral.store.database import Database
+
+_log = structlog.get_logger(__name__)
+
+
+class ThreadKit:
+    """Made once for each thread of a held session; fed the thread's events in order. `close` ends it.
+
+    `spent` says whether the session's budget is used up.
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        thread: ThreadState,
+        *,
+        database: Database,
+        files: FileReader,
+        gateway: McpGateway | None,
+        prices: PriceTable,
+        provider: InferenceProvider,
+        web: WebOffer,
+        spent: Callable[[], bool],
+    ) -> None:
+        self.agent: Agent = thread.agent or claim.agent
+        self._web = web
+        self._chain = [self.agent] if thread.agent is None else [self.agent, claim.agent]
+        """The agent, and the one that it works for."""
+        searches = WebSearches(
+            claim,
+            self._chain,
+            web,
+            database=database,
+            provider=provider,
+            spent=spent,
+            priced=lambda answer: emit.usage_of(self.voice, answer),
+        )
+        self.mcp = McpShelf(
+            claim,
+            self.agent,
+            database,
+            gateway,
+            thread_id=thread.id if thread.parent else None,
+            made_here=searches.made_here,
+        )
+        self.transcript = Transcript(self.agent["model"]["id"])
+        self._claim = claim
+        self._shelf = SkillShelf(self.agent, claim.skills, self_hosted=claim.self_hosted)
+        self._sources = FileSources(files)
+        self._ready = False
+        self.voice = Voice(
+            thread.id,
+            self.agent,
+            claim.self_hosted,
+            prices,
+            self._shelf.tools,
+            self.mcp.tools,
+            web.names,
+            delegation_of(thread, self.agent),
+            claim.thread_id if thread.parent else "",
+        )
+
+    async def prepare(self) -> None:
+        """Make ready what takes time, before the thread's first action."""
+        if not self._ready:
+            await self._shelf.prepare()
+            await self.mcp.prepare()
+            self._ready = True
+
+    async def close(self) -> None:
+        """Let go of MCP calls under way."""
+        await self.mcp.close()
+
+    def add(self, event: Event) -> None:
+        """Take in one event of the thread."""
+        self.transcript.add(event)
+        self._shelf.add(event)
+
+    def needs_hands(self) -> bool:
+        """Whether a worker may be needed in a turn; on self_hosted it may answer custom tools too."""
+        agent = self.agent
+        return bool(tool_definitions(agent) if self._claim.self_hosted else enabled_sandbox_tools(agent))
+
+    async def request(self) -> ModelRequest:
+        """The next model request."""
+        model = self.agent["model"]
+        system = system_prompt(
+            self.agent,
+            self_hosted=self._claim.self_hosted,
+            uploads=self._claim.uploads,
+            memory=self._claim.memory,
+            skills=self._shelf.note(),
+            others=self.voice.delegation.note(),
+        )
+        if system:
+            system[-1]["cache_control"] = {"type": "ephemeral"}
+        if unanswered := self.transcript.unanswered():
+            _log.error("the history was repaired for the model; no promise allows that", calls=unanswered)
+        return ModelRequest(
+            model=model["id"],
+            messages=await self._sources.resolved(self.transcript.messages()),
+            system=system,
+            tools=self._tools(),
+            effort=model["effort"]["type"],
+            speed=model["speed"],
+            session_id=self._claim.session_id,
+        )
+
+    def _tools(self) -> list[dict[str, Any]]:
+        return [
+            *tool_definitions(self.agent),
+            *web_definitions(self._chain, self._web),
+            *(dict(tool.definition) for tool in self.voice.own.values()),
+            *self.voice.delegation.definitions(),
+            *self.mcp.definitions(),
+        ]

@@ -1,0 +1,191 @@
+"""One brain's hold on one session, from its claim until no thread of it has anything to do.
+
+Each thread that has something to do is a task of its own, so none waits for another's model. One more task
+reads the log's news for all of them.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from datetime import datetime
+
+import msgspec
+
+from corral.brain.claims import Claim
+from corral.brain.decide import AwaitRetry, Rest, Rules, decide
+from corral.brain.file_sources import FileReader
+from corral.brain.held import HeldSession
+from corral.brain.kit import ThreadKit
+from corral.brain.mcp_shelf import McpGateway
+from corral.brain.retry import RetryPolicy
+from corral.brain.turn import FLOOR_SECONDS, Hands, ThreadTurn
+from corral.brain.web_tools import NO_WEB, WebOffer
+from corral.bus.hub import Bus, Subscription, session_topic
+from corral.inference.prices import PriceTable
+from corral.inference.provider import InferenceProvider
+from corral.session.budget import at_budget
+from corral.session.commit import CommitRefused, Wake
+from corral.session.events import Event
+from corral.session.log import PostgresSessionLog
+from corral.session.state import SessionState
+from corral.store.database import Database
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What all sessions of a process share."""
+
+    database: Database
+    bus: Bus
+    provider: InferenceProvider
+    hands: Hands
+    files: FileReader
+    gateway: McpGateway | None
+    retry: RetryPolicy
+    prices: PriceTable
+    web: WebOffer = NO_WEB
+
+
+class SessionTurn:
+    """The work on one claimed session."""
+
+    def __init__(self, claim: Claim, parts: Parts, log: PostgresSessionLog) -> None:
+        self._claim = claim
+        self._parts = parts
+        self._rules = Rules(self_hosted=claim.self_hosted, session_hour=parts.prices.session_hour)
+        self._held = HeldSession(claim, database=parts.database, log=log, on_event=self._take_in)
+        self._kits: dict[str, ThreadKit] = {}
+        self._kit(self._held.state, claim.thread_id)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Carry the session on until it rests. Raises `SessionLost` when it is no longer this brain's."""
+        # Every one of these is carried out, even if this task is cancelled while it carries one out.
+        async with AsyncExitStack() as ending:
+            news = await ending.enter_async_context(
+                self._parts.bus.subscribe(session_topic(self._claim.session_id))
+            )
+            await self._held.refresh()
+            ending.push_async_callback(self._close_kits)
+            reading = asyncio.create_task(self._read(news))
+            ending.push_async_callback(_ended, [reading])
+            ending.push_async_callback(_ended, self._tasks.values())
+            await self._work(reading)
+            await self._held.rests()
+
+    async def _close_kits(self) -> None:
+        await asyncio.gather(*(kit.close() for kit in self._kits.values()))
+
+    async def _work(self, reading: asyncio.Task[None]) -> None:
+        while not self._held.let_go:
+            state = self._held.state
+            retry_at = self._start(state)
+            if not self._tasks:
+                await self._let_go(state, retry_at)
+                continue
+            await self._moved(state, reading, retry_at)
+
+    def _start(self, state: SessionState) -> datetime | None:
+        """Set every thread to work that has something to do; returns when the next one will have."""
+        retry_at: datetime | None = None
+        for thread_id in state.threads or (state.primary,):
+            if thread_id in self._tasks:
+                continue
+            match decide(state, self._rules, self._held.clock.now(), thread_id):
+                case Rest():
+                    pass
+                case AwaitRetry(until=until):
+                    retry_at = until if retry_at is None else min(retry_at, until)
+                case _:
+                    turn = self._turn(thread_id, self._kit(state, thread_id))
+                    self._tasks[thread_id] = asyncio.create_task(turn.run(), name=f"turn {thread_id}")
+        return retry_at
+
+    async def _let_go(self, state: SessionState, retry_at: datetime | None) -> None:
+        wake = Wake("done")
+        if retry_at is not None:
+            wake = Wake("release", max(0.0, (retry_at - self._held.clock.now()).total_seconds()))
+        try:
+            # Quiet: an interrupt that came in meanwhile must not wait for the retry.
+            await self._held.append(state, [], wake=wake, quiet=True)
+        except CommitRefused:
+            await self._held.refresh()
+
+    async def _moved(
+        self, state: SessionState, reading: asyncio.Task[None], retry_at: datetime | None
+    ) -> None:
+        """Wait until the state has changed, a thread has stopped, or one may try again."""
+        timeout = None
+        if retry_at is not None:
+            timeout = max(0.0, (retry_at - self._held.clock.now()).total_seconds())
+        # A thread that is at work looks for itself; one that rests may be wanted by a client.
+        resting = any(one.live and one.id not in self._tasks for one in state.threads.values())
+        changing = asyncio.create_task(self._held.until(lambda now: now is not state, outside=resting))
+        try:
+            await asyncio.wait(
+                {*self._tasks.values(), reading, changing},
+                timeout=timeout,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            changing.cancel()
+            await asyncio.gather(changing, return_exceptions=True)
+        for thread_id, task in list(self._tasks.items()):
+            if task.done():
+                del self._tasks[thread_id]
+                task.result()
+        if reading.done():
+            reading.result()
+
+    async def _read(self, news: Subscription) -> None:
+        while True:
+            await news.wait(FLOOR_SECONDS)
+            await self._held.wanted()
+            news.take()
+            await self._held.refresh()
+
+    def _take_in(self, event: Event, state: SessionState) -> None:
+        self._kit(state, event.thread_id).add(event)
+        if event.type == "user.interrupt" and event.body.get("session_thread_id") is None:
+            for thread in state.threads.values():
+                if thread.interrupted:
+                    self._kit(state, thread.id).add(event)
+
+    def _kit(self, state: SessionState, thread_id: str) -> ThreadKit:
+        kit = self._kits.get(thread_id)
+        if kit is None:
+            parts = self._parts
+            kit = self._kits[thread_id] = ThreadKit(
+                self._claim,
+                state.thread(thread_id),
+                database=parts.database,
+                files=parts.files,
+                gateway=parts.gateway,
+                prices=parts.prices,
+                provider=parts.provider,
+                web=parts.web,
+                spent=self._is_spent,
+            )
+        return kit
+
+    def _is_spent(self) -> bool:
+        return at_budget(self._held.state, self._rules.session_hour, self._held.clock.now())
+
+    def _turn(self, thread_id: str, kit: ThreadKit) -> ThreadTurn:
+        parts = self._parts
+        return ThreadTurn(
+            thread_id,
+            self._held,
+            kit,
+            bus=parts.bus,
+            provider=parts.provider,
+            hands=parts.hands,
+            rules=self._rules,
+            retry=parts.retry,
+        )
+
+
+async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    running = list(tasks)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

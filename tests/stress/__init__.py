@@ -1,0 +1,1 @@
+"""Long forms of what `make test` tries briefly. `make stress` runs them; `budgets.py` says how long."""
