@@ -3,6 +3,7 @@
 The cluster differs from the real one in one point: it does not sync to disk, since no test pulls the plug.
 """
 
+import logging
 import os
 import shutil
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import structlog
 
 from corral.store.database import Database
 from corral.store.embedded import EmbeddedPostgres
@@ -22,6 +24,17 @@ def _an_environment_without_settings() -> None:
     for name in list(os.environ):
         if name.startswith(("CORRAL_", "ANTHROPIC_")):
             del os.environ[name]
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Whoever configures logs gives them a stream of the test's own, which is closed after it."""
+    root = logging.getLogger()
+    handlers, level, config = list(root.handlers), root.level, structlog.get_config()
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.configure(**config)
 
 
 @pytest.fixture

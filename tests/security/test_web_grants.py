@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
-import pytest
 import pytest_asyncio
+import structlog
 
 from corral.gateway.calls import Calls, LoggedCall
 from corral.gateway.mcp_outcomes import Outcomes
@@ -90,9 +90,7 @@ class Failing:
         return True
 
 
-async def test_a_call_that_fails_inside_has_an_outcome_all_the_same(
-    world: WebWorld, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_call_that_fails_inside_has_an_outcome_all_the_same(world: WebWorld) -> None:
     session = await world.session()
     await world.fetched(session, world.site.url("/x"))
     [use] = await session.events(types=["agent.tool_use"])
@@ -103,8 +101,10 @@ async def test_a_call_that_fails_inside_has_an_outcome_all_the_same(
     maker: Any = Failing()
     async with Outcomes(database) as outcomes:
         calls = Calls(database=database, outcomes=outcomes, mcp=maker, web=maker, call_seconds=5)
-        for _ in range(2):
-            outcome = await calls.call(granted, CallRequest(event_id=use.id))
-            assert (outcome.is_error, "failed inside" in outcome.content[0]["text"]) == (True, True)
-        await calls.close()
-    assert "a fault of ours" in capsys.readouterr().out
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(2):
+                outcome = await calls.call(granted, CallRequest(event_id=use.id))
+                assert (outcome.is_error, "failed inside" in outcome.content[0]["text"]) == (True, True)
+            await calls.close()
+    [line] = [line for line in lines if line["event"] == "a call failed inside"]
+    assert (line["session_id"], line["call"], line["exc_info"]) == (session.id, use.id, True)

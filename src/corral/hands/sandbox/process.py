@@ -32,7 +32,8 @@ class ProcessProvider:
     """Makes sandboxes that are no more than a process group. Warns once."""
 
     def __init__(self) -> None:
-        self._directory: Path | None = None
+        self._program: Path | None = None
+        self._placing = asyncio.Lock()
         self._warned = False
         self._sandboxes: set[RunningSandbox] = set()
 
@@ -60,7 +61,7 @@ class ProcessProvider:
                 raise SandboxUnavailable(
                     f"the process provider cannot show {bind.source} as {bind.target}: use bubblewrap"
                 )
-        program = await asyncio.to_thread(self._place_program)
+        program = await self._placed_program()
         await asyncio.to_thread(recipe.workspace.mkdir, mode=0o700, parents=True, exist_ok=True)
         if recipe.skills is not None:
             await asyncio.to_thread(_copy_skills, recipe.skills, recipe.workspace / SKILLS_FOLDER)
@@ -74,16 +75,15 @@ class ProcessProvider:
         """Stop every sandbox and remove the program's file."""
         await asyncio.gather(*(sandbox.stop() for sandbox in self._sandboxes))
         self._sandboxes = set()
-        directory, self._directory = self._directory, None
-        if directory is not None:
-            await asyncio.to_thread(shutil.rmtree, directory)
+        program, self._program = self._program, None
+        if program is not None:
+            await asyncio.to_thread(shutil.rmtree, program.parent)
 
-    def _place_program(self) -> Path:
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="corral-process-"))
-            program = with_byte_code(program_archive(), Path(sys.executable))
-            (self._directory / "inside.pyz").write_bytes(program)
-        return self._directory / "inside.pyz"
+    async def _placed_program(self) -> Path:
+        async with self._placing:
+            if self._program is None:
+                self._program = await asyncio.to_thread(_place_program)
+            return self._program
 
     def _spawn(self, recipe: Recipe, program: Path) -> RunningSandbox:
         workdir = str(recipe.workspace.resolve())
@@ -111,6 +111,12 @@ class ProcessProvider:
             start_new_session=True,
         )
         return RunningSandbox(recipe.session_id, process, lambda: asyncio.to_thread(_end, process))
+
+
+def _place_program() -> Path:
+    place = Path(tempfile.mkdtemp(prefix="corral-process-")) / "inside.pyz"
+    place.write_bytes(with_byte_code(program_archive(), Path(sys.executable)))
+    return place
 
 
 def _copy_skills(source: Path, target: Path) -> None:

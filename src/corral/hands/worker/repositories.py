@@ -115,9 +115,8 @@ class RepositoryCache:
         return place
 
     def _made(self, name: str) -> Path:
-        if not self._folder.exists():
-            self._folder.mkdir()
-            self._folder.chmod(0o711)
+        self._folder.mkdir(exist_ok=True)  # several sessions may be the first at once
+        self._folder.chmod(0o711)
         place = self._folder / name
         place.mkdir(mode=0o700, exist_ok=True)
         return place

@@ -104,10 +104,8 @@ class Workspaces:
         return await asyncio.to_thread(self._kept)
 
     def _open(self) -> None:
-        if not self._directory.exists():
-            self._directory.mkdir(parents=True)
-            # The sandbox's user must be able to pass, and has no business to look around.
-            self._directory.chmod(0o711)
+        # The sandbox's user must be able to pass, and has no business to look around.
+        _make(self._directory, 0o711)
         for beside in (_OWNERS, _BEGUN):
             (self._directory / beside).mkdir(mode=0o700, exist_ok=True)
         # Sandboxes show parts of it, so their user must be able to pass.
@@ -123,9 +121,7 @@ class Workspaces:
             (share / UPLOADS_FOLDER, 0o755),
             (share / OUTPUTS_FOLDER, 0o700),
         ):
-            if not folder.exists():
-                folder.mkdir()
-                folder.chmod(mode)
+            _make(folder, mode)
         return share
 
     def _begin_call(self, session_id: str, call_id: str) -> bool:
@@ -167,3 +163,12 @@ class Workspaces:
             remove_tree(grave)
         shutil.rmtree(self._directory / _BEGUN / session_id, ignore_errors=True)
         (self._directory / _OWNERS / session_id).unlink(missing_ok=True)
+
+
+def _make(folder: Path, mode: int) -> None:
+    """Make a folder, open to whom ``mode`` says, unless another session or worker has just done so."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return
+    folder.chmod(mode)

@@ -42,6 +42,20 @@ async def test_stopping_kills_everything_and_keeps_the_workspace(provider: str, 
 
 
 @pytest.mark.parametrize("provider", PROVIDER_NAMES)
+async def test_the_first_sandboxes_of_a_worker_may_start_all_at_once(
+    provider: str, open_folder: Path
+) -> None:
+    makes = provider_named(provider)
+    recipes = [Recipe(f"sesn_{n}", open_folder / f"workspace-{n}") for n in range(4)]
+    try:
+        sandboxes = await asyncio.gather(*map(makes.provision, recipes))
+        outputs = await asyncio.gather(*(one.execute("bash", {"command": "echo up"}) for one in sandboxes))
+    finally:
+        await makes.close()
+    assert [said(output).text for output in outputs] == ["up"] * 4
+
+
+@pytest.mark.parametrize("provider", PROVIDER_NAMES)
 async def test_stopping_ends_the_calls_that_run(provider: str, open_folder: Path) -> None:
     async with hands(open_folder, provider) as ours:
         call = asyncio.create_task(ours.bash(f"sleep {seconds(72345)}"))
