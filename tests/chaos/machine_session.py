@@ -47,8 +47,7 @@ class Reader:
         )
         assert response.status_code == 200, await response.aread()
         self._reading = asyncio.create_task(self._read(response))
-        row = await self._world.row(self._session_id)
-        self.latest = len(row.ids) if row else 0
+        self.latest = await logged(self._world, self._session_id)
 
     async def _read(self, response: httpx.Response) -> None:
         try:
@@ -92,6 +91,11 @@ class Reader:
         return not self.seen or self.seen[-1]["id"] != log[-1]["id"]
 
 
+async def logged(world: World, session_id: str) -> int:
+    """How many events the session's list shows that wait for nothing."""
+    return sum(event["processed_at"] is not None for event in await world.events(session_id))
+
+
 class Known:
     """A session under the machine's hands."""
 
@@ -118,8 +122,7 @@ class Known:
             await reader.close()
         if self.ended:
             return
-        row = await self.world.row(self.id)
-        reader = Reader(self.world, self.id, len(row.ids) if row else 0)
+        reader = Reader(self.world, self.id, await logged(self.world, self.id))
         await reader.open()
         self.readers = [reader]
 
@@ -128,20 +131,24 @@ class Known:
         for reader in self.readers:
             await reader.close()
 
+    def events(self) -> list[Event]:
+        """All events that are known of the session."""
+        return self.log
+
     def uses(self) -> list[Event]:
-        """All tool uses of the log, in order."""
-        return [event for event in self.log if event["type"] in TOOL_USES]
+        """All tool uses, in order."""
+        return [event for event in self.events() if event["type"] in TOOL_USES]
 
     def result_of(self, use: Event) -> Event | None:
         """The event that answers a tool use."""
-        return next((event for event in self.log if _answers(event) == use["id"]), None)
+        return next((event for event in self.events() if answered_by(event) == use["id"]), None)
 
     def verdict_on(self, use: Event) -> Event | None:
         """The client's verdict on a tool use, whether or not the brain has taken it up."""
         return next(
             (
                 event
-                for event in (*self.log, *self.waiting)
+                for event in (*self.events(), *self.waiting)
                 if event["type"] == "user.tool_confirmation" and event["tool_use_id"] == use["id"]
             ),
             None,
@@ -229,7 +236,7 @@ class Known:
 
     def _check_pairs(self) -> None:
         uses = {use["id"] for use in self.uses()}
-        answered = [call for event in self.log if (call := _answers(event)) is not None]
+        answered = [call for event in self.log if (call := answered_by(event)) is not None]
         assert len(set(answered)) == len(answered), "a tool use has two results"
         assert set(answered) <= uses, "a result answers nothing"
         for at, event in enumerate(self.log):
@@ -239,7 +246,7 @@ class Known:
                     self._check_all_answered(self.log[:at])
 
     def _check_all_answered(self, log: list[Event]) -> None:
-        answered = {_answers(event) for event in log}
+        answered = {answered_by(event) for event in log}
         left = [use for use in log if use["type"] in TOOL_USES and use["id"] not in answered]
         assert not left, f"the turn ended with calls unanswered: {left}"
 
@@ -264,7 +271,7 @@ class Known:
         row = await self.world.row(self.id)
         assert row is not None, "the session is gone"
         self._check_row(row)
-        if [event["id"] for event in self.log] != row.ids:
+        if self._moves_on(row):
             return "the log moves on"
         if (restless := self._restless(row)) is not None:
             return f"{restless}: {row.status}, inputs {row.inputs}, wake {row.wake}, leased {row.leased}"
@@ -272,15 +279,21 @@ class Known:
             return f"a stream lags behind the log of {len(self.log)}"
         return None
 
+    def _moves_on(self, row: Row) -> bool:
+        return [event["id"] for event in self.log] != row.ids
+
+    def _may_wait(self) -> bool:
+        """Whether an idle session may have inputs."""
+        return self.stopped_by() == "requires_action"
+
     def _restless(self, row: Row) -> str | None:
         match row.status:
             case "terminated":
                 return "a wake or inputs are left" if row.wake or row.inputs else None
             case "idle":
-                blocked = self._stop() == "requires_action"
                 if row.wake:
                     return "idle with a wake row"
-                return "idle with inputs" if row.inputs and not blocked else None
+                return "idle with inputs" if row.inputs and not self._may_wait() else None
             case "running":
                 if not row.leased or row.brain_id is None:
                     return "running without a live lease"
@@ -293,7 +306,8 @@ class Known:
             case _:
                 return row.status
 
-    def _stop(self) -> str | None:
+    def stopped_by(self) -> str | None:
+        """Why the session went idle the last time."""
         idle = next((e for e in reversed(self.log) if e["type"] == "session.status_idle"), None)
         return None if idle is None else idle["stop_reason"]["type"]
 
@@ -304,6 +318,7 @@ class Known:
         assert row.status == last or (last is None and row.status in ("idle", "running")), (row.status, last)
 
 
-def _answers(event: Event) -> str | None:
+def answered_by(event: Event) -> str | None:
+    """The tool use that an event answers."""
     field = TOOL_RESULTS.get(event["type"])
     return None if field is None else event[field]

@@ -105,8 +105,11 @@ class World:
         _, self.environment_key = await keys.create(
             "environment", "machine", environment_id=self.environments["self_hosted"]
         )
+        self.agent = await self._make_agent()
+
+    async def _make_agent(self) -> str:
         agent = await self.post("/v1/agents", name="machine", model="claude-sonnet-4-5", tools=TOOLS)
-        self.agent: str = agent.json()["id"]
+        return agent.json()["id"]
 
     async def _close(self) -> None:
         await self._stack.aclose()
@@ -161,7 +164,7 @@ class World:
         found: list[dict[str, Any]] = []
         page: dict[str, str] = {}
         while True:
-            answer = (await self.get(f"/v1/sessions/{session_id}/events", limit=100, **page)).json()
+            answer = (await self.get(f"/v1/sessions/{session_id}/events", limit=1000, **page)).json()
             found += answer["data"]
             if not answer["next_page"]:
                 return found

@@ -51,12 +51,20 @@ class Machine(Acting):
         body: dict[str, Any] = {"agent": self._world.agent, "environment_id": self._world.environments[kind]}
         if script is not None:
             body["initial_events"] = [self._message(None, script)]
+        body |= self._more(kind)
         answer = await self._world.post("/v1/sessions", **body)
         assert answer.status_code == 200, answer.text
-        session = Known(self._world, answer.json()["id"], kind)
+        session = self._known(answer.json()["id"], kind)
         self._sessions.append(session)
         await session.follow()
         await session.settle()
+
+    def _more(self, kind: str) -> dict[str, Any]:
+        """What else a session is created with."""
+        return {}
+
+    def _known(self, session_id: str, kind: str) -> Known:
+        return Known(self._world, session_id, kind)
 
     @rule(pick=choices, script=maybe_scripts, hurry=rush)
     def a_message_is_sent(self, pick: int, script: list[dict[str, Any]] | None, hurry: bool) -> None:
@@ -244,15 +252,20 @@ def test_the_promises_hold_whatever_clients_workers_and_death_do(
         class MachineHere(Machine):
             world = opened
 
-        run_machine(
-            hypothesis.seed(SEED)(MachineHere),
-            settings=settings(
-                max_examples=EXAMPLES,
-                stateful_step_count=STEPS,
-                deadline=None,
-                database=None,
-                phases=(Phase.explicit, Phase.generate),
-                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-            ),
-        )
+        run(MachineHere)
     clean_databases.give_back(url)
+
+
+def run(machine: type[Machine]) -> None:
+    """Run a machine for as many examples as asked for, always the same ones for a seed."""
+    run_machine(
+        hypothesis.seed(SEED)(machine),
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            phases=(Phase.explicit, Phase.generate),
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )

@@ -62,6 +62,24 @@ async def test_a_session_at_its_budget_records_the_result_and_pauses_before_the_
     assert len([event for event in events if event.type == "span.model_request_start"]) == 1
 
 
+async def test_whatever_the_model_says_a_session_with_a_budget_takes_messages_and_pauses(
+    corral: Corral,
+) -> None:
+    session = await corral.session(WEATHER, budget=budget(30))
+    said = {"thinking": "a\x00b", "text": "NUL \x00", **FORTY_CENTS}
+    refused_with = {"text": "no", "refusal": {"category": "cyber", "explanation": "because \x00"}}
+    await session.says("hello", script=[refused_with])
+    first = await session.idle()
+    await session.says("again", script=[said])
+    idle = await session.idle(after=first.id)
+    assert idle.stop_reason.type == "budget_reached"
+    await session.sends({"type": "user.interrupt"})
+    raised = await raise_to(session, 50)
+    assert raised.budget.max_list_cost.amount == "50"
+    await session.says("go on", script=[{"text": "on"}])
+    assert (await session.idle(after=idle.id)).stop_reason.type == "end_turn"
+
+
 async def test_raising_the_budget_goes_on_with_the_work_without_any_event(corral: Corral) -> None:
     session, idle = await paused_in_its_work(corral)
     changed = await raise_to(session, 100)

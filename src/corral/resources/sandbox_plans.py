@@ -207,7 +207,8 @@ class SandboxPlans:
     async def _was_told(self, session_id: str, credential_id: str) -> bool:
         told: Any = await self._database.fetch_one(
             "select 1 from events where session_id = %s and type = 'session.error'"
-            " and body #>> '{error,type}' = %s and body #>> '{error,credential_id}' = %s limit 1",
+            " and readable(body) #>> '{error,type}' = %s"
+            " and readable(body) #>> '{error,credential_id}' = %s limit 1",
             (session_id, _UNREACHABLE, credential_id),
         )
         return told is not None

@@ -114,7 +114,7 @@ class Views:
     async def _outcome_active(self, session_id: str) -> bool:
         row = await self._database.fetch_one(
             # As the index `events_outcomes` has it.
-            "select type, body ->> 'result' as result from events where session_id = %s and type in"
+            "select type, readable(body) ->> 'result' as result from events where session_id = %s and type in"
             " ('user.define_outcome', 'span.outcome_evaluation_start', 'span.outcome_evaluation_end')"
             " order by seq desc limit 1",
             (session_id,),

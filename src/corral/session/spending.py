@@ -21,19 +21,19 @@ select s.budget::text as budget, s.usage::text as usage, s.running_since, s.stat
     spent.cost, spent.unpriced,
     (
         select e.type from events e where e.session_id = s.id and (
-            (e.type = 'session.status_idle' and e.body #>> '{stop_reason,type}' = 'budget_reached')
+            (e.type = 'session.status_idle' and readable(e.body) #>> '{stop_reason,type}' = 'budget_reached')
             -- A null in the event is a JSON null here: the budget was removed.
-            or (e.type = 'session.updated' and e.body -> 'budget' is not null)
+            or (e.type = 'session.updated' and readable(e.body) -> 'budget' is not null)
         ) order by e.seq desc limit 1
     ) as last_change,
     (
-        select e.body #>> '{stop_reason,type}' from events e
+        select readable(e.body) #>> '{stop_reason,type}' from events e
         where e.session_id = s.id and e.type in ('session.status_idle', 'session.status_running')
         order by e.seq desc limit 1
     ) as stop_type
 from sessions s, lateral (
-    select coalesce(sum((e.private #>> '{usage,cost_nanodollars}')::numeric), 0) as cost,
-        coalesce(sum((e.private #>> '{usage,unpriced_requests}')::numeric), 0) as unpriced
+    select coalesce(sum((readable(e.private) #>> '{usage,cost_nanodollars}')::numeric), 0) as cost,
+        coalesce(sum((readable(e.private) #>> '{usage,unpriced_requests}')::numeric), 0) as unpriced
     from events e where e.session_id = s.id
         -- The result of a web tool has what its search cost.
         and e.type in ('span.model_request_end', 'agent.tool_result') and e.private is not null

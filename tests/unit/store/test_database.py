@@ -77,3 +77,18 @@ async def test_a_connection_on_which_nobody_answers_is_given_up_unless_the_addre
         assert (given["tcp_user_timeout"], given["keepalives_idle"]) == ("15000", "10")
     async with Database(f"{database_url} tcp_user_timeout=4000") as database, database.connection() as pooled:
         assert pooled.info.get_parameters()["tcp_user_timeout"] == "4000"
+
+
+async def test_json_with_nul_can_be_looked_into_and_what_is_no_escape_stays(database: Database) -> None:
+    values = [
+        r'{"a":"x\u0000y"}',
+        r'{"a":"x\\u0000y"}',
+        r'{"a":"x\\\u0000y"}',
+        r'{"a":"\u0000\u0000","b\u0000":1}',
+    ]
+    found = [
+        (await database.fetch_one("select readable(%s::json) ->> 'a' as a", (value,)) or {})["a"]
+        for value in values
+    ]
+    assert found == ["x\ufffdy", r"x\u0000y", "x\\\ufffdy", "\ufffd\ufffd"]
+    assert await database.fetch_one("select readable(null) is null as same") == {"same": True}
