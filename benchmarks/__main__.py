@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.cold_turn import cold_turn
 from benchmarks.log import log
 from benchmarks.long_session import long_session
 from benchmarks.machine import described, today, waiting
@@ -28,6 +29,7 @@ QUESTIONS: Final[Mapping[str, Question]] = {
     "tool_calls": tool_calls,
     "memory": memory,
     "takeover": takeover,
+    "cold_turn": cold_turn,
     "long_session": long_session,
 }
 """In the order of the table. Each meets fresh processes of its own."""

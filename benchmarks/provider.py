@@ -74,12 +74,13 @@ class Provider:
         receive: _Receive,
         send: _Send,
     ) -> None:
-        body = b""
+        parts: list[bytes] = []
         while (message := await receive())["type"] == "http.request":
-            body += message.get("body", b"")
+            parts.append(message.get("body", b""))
             if not message.get("more_body"):
                 break
         now = time.perf_counter()
+        body = b"".join(parts)
         words = _words(body)
         mark = words.get("mark", "")
         arrived = self._arrivals.setdefault(mark, [])

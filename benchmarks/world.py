@@ -39,11 +39,12 @@ class Size(msgspec.Struct, frozen=True):
     idle: int = 500
     kills: int = 20
     turns: int = 2000
+    events: int = 50_000
 
 
 FULL: Final = Size()
 SHORT: Final = Size(
-    rounds=2, seconds=0.2, repeats=1, sessions=4, listed=40, readers=8, idle=10, kills=1, turns=20
+    rounds=2, seconds=0.2, repeats=1, sessions=4, listed=40, readers=8, idle=10, kills=1, turns=20, events=400
 )
 
 

@@ -19,6 +19,7 @@ ROWS = {
     "tool_calls": 3,
     "memory": 3,
     "takeover": 1,
+    "cold_turn": 2,
     "long_session": 2,
 }
 

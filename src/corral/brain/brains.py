@@ -19,6 +19,7 @@ from corral.brain.held import SessionLost
 from corral.brain.mcp_shelf import McpGateway
 from corral.brain.retry import RetryPolicy
 from corral.brain.session_turn import Parts, SessionTurn
+from corral.brain.snapshots import Snapshots
 from corral.brain.turn import Hands
 from corral.brain.web_tools import NO_WEB, WebOffer
 from corral.bus.hub import WAKES_TOPIC, Bus, Subscription, heed_cancellation
@@ -76,6 +77,7 @@ class Brains:
 
         self._log = log
         self._database = database
+        self._snapshots = Snapshots(database)
         self._parts = Parts(
             database=database,
             bus=bus,
@@ -85,12 +87,14 @@ class Brains:
             gateway=gateway,
             retry=settings.retry,
             prices=settings.prices,
+            snapshots=self._snapshots,
             web=settings.web,
         )
 
     async def __aenter__(self) -> Self:
         await self._claims.__aenter__()
         await self._claims.free_the_dead()
+        await self._snapshots.__aenter__()
         self._claiming = asyncio.create_task(self._claim_loop())
         self._keeping = asyncio.create_task(self._keep_loop())
         return self
@@ -100,6 +104,7 @@ class Brains:
     ) -> None:
         await self.hand_over(0.0)
         await _ended(self._keeping)
+        await self._snapshots.__aexit__(kind, error, trace)
         await self._claims.__aexit__(kind, error, trace)
 
     async def hand_over(self, seconds: float) -> None:

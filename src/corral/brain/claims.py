@@ -62,7 +62,7 @@ leased as (
 )
 update sessions s set epoch = s.epoch + 1 from due, environments e
 where s.id = due.id and e.id = s.environment_id
-returning s.id, s.epoch, s.primary_thread_id, s.environment_id, s.agent::text as agent,
+returning s.id, s.epoch, s.last_seq, s.primary_thread_id, s.environment_id, s.agent::text as agent,
     e.config ->> 'type' as hosting, clock_timestamp() as at,
     (s.budget #>> '{max_list_cost,amount}')::numeric as budget,
     (select json_agg(r.body order by r.position) from session_resources r
@@ -139,6 +139,8 @@ class Claim(msgspec.Struct, frozen=True):
     """The limit on the session's list cost, in cents."""
     skills: list[SessionSkill] = []
     """The skills of the session, over all its agents."""
+    last_seq: int = 0
+    """How long the log was, at least."""
 
 
 class Claims:
@@ -187,6 +189,7 @@ class Claims:
                 row["uploads"] or [],
                 None if row["budget"] is None else int(row["budget"]),
                 msgspec.convert(row["skills"] or [], list[SessionSkill]),
+                row["last_seq"],
             )
             for row in rows
         ]

@@ -8,6 +8,8 @@ import asyncio
 import base64
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from corral.brain.media_limits import within_limits
 
 _GONE: Final = "[A file ({file_id}) stood here. It has been deleted or has expired.]"
@@ -36,14 +38,21 @@ class FileSources:
         self._reader = reader
         self._read: dict[str, dict[str, Any]] = {}
 
-    async def resolved(self, messages: list[Message]) -> list[Message]:
+    async def resolved(self, messages: list[Message | msgspec.Raw]) -> list[Message | msgspec.Raw]:
         """The conversation with bytes in place of ids; the same list where it names no file.
+
+        Messages that are encoded already name none.
 
         A file that is gone is replaced by a text that says so. Raises what `FileReader.read` raises.
         """
-        if not any(_names_file(block) for message in messages for block in message["content"]):
+        if not any(_names_file(block) for message in messages for block in _blocks(message)):
             return messages
-        resolved = [{**message, "content": await self._content(message["content"])} for message in messages]
+        resolved: list[Message | msgspec.Raw] = [
+            message
+            if isinstance(message, msgspec.Raw)
+            else {**message, "content": await self._content(message["content"])}
+            for message in messages
+        ]
         return within_limits(resolved)
 
     async def _content(self, content: list[Block]) -> list[Block]:
@@ -61,6 +70,10 @@ class FileSources:
                 return {"type": "text", "text": _GONE.format(file_id=file_id), **kept}
             source = self._read[file_id] = await _source(*found)
         return {**block, "source": source}
+
+
+def _blocks(message: Message | msgspec.Raw) -> list[Block]:
+    return [] if isinstance(message, msgspec.Raw) else message["content"]
 
 
 def _names_file(block: Block) -> bool:

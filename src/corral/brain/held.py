@@ -7,17 +7,25 @@ whoever has written meanwhile: another thread here, a client, or another brain.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final, LiteralString
 
 from corral.brain.claims import Claim
 from corral.brain.clock import DatabaseClock
 from corral.session.commit import Commit, CommitRefused, Fence, Wake
 from corral.session.crossposting import marked
 from corral.session.events import Event, NewEvent
-from corral.session.log import PostgresSessionLog, located
+from corral.session.log import WAITING, PostgresSessionLog, inputs_from, located
 from corral.session.state import SessionState, fold, with_inputs
 from corral.session.thread_rows import rows_after
 from corral.session.usage import status_to_keep, usage_to_keep
 from corral.store.database import Database
+
+# The queue is read in the same moment as its number, and only where something is new.
+_NEWS: Final[LiteralString] = (
+    "select s.epoch, s.last_seq, s.last_input, clock_timestamp() as at,"
+    " case when (s.last_seq, s.last_input) <> (%(seq)s, %(last_input)s) then " + WAITING + " end as inputs"
+    " from sessions s where s.id = %(session)s"
+)
 
 
 class SessionLost(Exception):
@@ -48,6 +56,10 @@ class HeldSession:
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._waiting = 0
+
+    def recall(self, state: SessionState) -> None:
+        """Begin with the state of an earlier moment, before anything is read."""
+        self.state = state
 
     async def until(self, holds: Callable[[SessionState], bool], *, outside: bool = True) -> None:
         """Wait until something holds of the state. `outside`: others than this brain may bring it about."""
@@ -145,18 +157,18 @@ class HeldSession:
 
     async def _read(self) -> None:
         row = await self._database.fetch_one(
-            "select epoch, last_seq, last_input, clock_timestamp() as at from sessions where id = %s",
-            (self.claim.session_id,),
+            _NEWS,
+            {"session": self.claim.session_id, "seq": self.state.seq, "last_input": self.state.last_input},
         )
         if row is None or row["epoch"] != self.claim.epoch:
             raise SessionLost(self.claim.session_id)
         self.clock.set(row["at"])
         if (row["last_seq"], row["last_input"]) == (self.state.seq, self.state.last_input):
             return
-        async for event in self._log.replay(self.claim.session_id, after=self.state.seq):
-            self._take_in(event)
-        inputs = await self._log.inputs(self.claim.session_id)
-        self.state = with_inputs(self.state, inputs, row["last_input"])
+        if row["last_seq"] > self.state.seq:
+            async for event in self._log.replay(self.claim.session_id, after=self.state.seq):
+                self._take_in(event)
+        self.state = with_inputs(self.state, inputs_from(row["inputs"]), row["last_input"])
         self._announce()
 
     def _take_in(self, event: Event) -> None:

@@ -11,6 +11,7 @@ from corral.brain.delegation import delegation_of
 from corral.brain.file_sources import FileReader, FileSources
 from corral.brain.mcp_shelf import McpGateway, McpShelf
 from corral.brain.permission import Agent, enabled_sandbox_tools
+from corral.brain.recollection import ThreadRecollection
 from corral.brain.skills_note import SkillShelf
 from corral.brain.toolset import system_prompt, tool_definitions
 from corral.brain.transcript import Transcript
@@ -98,6 +99,19 @@ class ThreadKit:
         self.transcript.add(event)
         self._shelf.add(event)
 
+    def kept(self) -> ThreadRecollection:
+        """What the thread has taken from the log; to be encoded at once."""
+        return ThreadRecollection(self.transcript, self._shelf.kept())
+
+    def can_recall(self, kept: ThreadRecollection) -> bool:
+        """Whether `kept` was made by the kit of this very agent."""
+        return kept.transcript.model == self.agent["model"]["id"] and kept.skills.skills == self._shelf.count
+
+    def recall(self, kept: ThreadRecollection) -> None:
+        """Be as the kit was of which `kept` was made."""
+        self.transcript = kept.transcript
+        self._shelf.recall(kept.skills)
+
     def needs_hands(self) -> bool:
         """Whether a worker may be needed in a turn; on self_hosted it may answer custom tools too."""
         agent = self.agent
@@ -120,7 +134,7 @@ class ThreadKit:
             _log.error("the history was repaired for the model; no promise allows that", calls=unanswered)
         return ModelRequest(
             model=model["id"],
-            messages=await self._sources.resolved(self.transcript.messages()),
+            messages=await self._sources.resolved(self.transcript.encoded()),
             system=system,
             tools=self._tools(),
             effort=model["effort"]["type"],

@@ -7,8 +7,10 @@ messages-api.md, "Media".
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from corral.wire.media import image_size
 
@@ -31,9 +33,12 @@ Block = dict[str, Any]
 Message = dict[str, Any]
 
 
-def within_limits(messages: list[Message]) -> list[Message]:
-    """The conversation with as many of its media as one request may hold; the same list if that is all."""
-    media = list(_media(messages))
+def within_limits(messages: list[Message | msgspec.Raw]) -> list[Message | msgspec.Raw]:
+    """The conversation with as many of its media as one request may hold; the same list if that is all.
+
+    Messages that are encoded already hold none.
+    """
+    media = list(media_of(messages))
     notes: dict[int, str] = {}
     images = [block for block in media if block["type"] == "image"]
     if len(images) > MANY_IMAGES:
@@ -49,12 +54,18 @@ def within_limits(messages: list[Message]) -> list[Message]:
             portions -= size
     if not notes:
         return messages
-    return [{**message, "content": _replaced(message["content"], notes)} for message in messages]
+    return [
+        message
+        if isinstance(message, msgspec.Raw)
+        else {**message, "content": _replaced(message["content"], notes)}
+        for message in messages
+    ]
 
 
-def _media(messages: list[Message]) -> Iterator[Block]:
+def media_of(messages: Iterable[Message | msgspec.Raw]) -> Iterator[Block]:
+    """The images and documents of the user's messages, those in tool results too."""
     for message in messages:
-        if message["role"] == "user":
+        if not isinstance(message, msgspec.Raw) and message["role"] == "user":
             for block in message["content"]:
                 inner = block["content"] if block["type"] == "tool_result" else [block]
                 yield from (one for one in inner if one["type"] in ("image", "document"))

@@ -18,6 +18,7 @@ from corral.brain.held import HeldSession
 from corral.brain.kit import ThreadKit
 from corral.brain.mcp_shelf import McpGateway
 from corral.brain.retry import RetryPolicy
+from corral.brain.snapshots import EVERY, Snapshots
 from corral.brain.turn import FLOOR_SECONDS, Hands, ThreadTurn
 from corral.brain.web_tools import NO_WEB, WebOffer
 from corral.bus.hub import Bus, Subscription, session_topic
@@ -42,6 +43,7 @@ class Parts(msgspec.Struct, frozen=True):
     gateway: McpGateway | None
     retry: RetryPolicy
     prices: PriceTable
+    snapshots: Snapshots
     web: WebOffer = NO_WEB
 
 
@@ -54,7 +56,6 @@ class SessionTurn:
         self._rules = Rules(self_hosted=claim.self_hosted, session_hour=parts.prices.session_hour)
         self._held = HeldSession(claim, database=parts.database, log=log, on_event=self._take_in)
         self._kits: dict[str, ThreadKit] = {}
-        self._kit(self._held.state, claim.thread_id)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -64,13 +65,40 @@ class SessionTurn:
             news = await ending.enter_async_context(
                 self._parts.bus.subscribe(session_topic(self._claim.session_id))
             )
+            await self._recall()
             await self._held.refresh()
             ending.push_async_callback(self._close_kits)
             reading = asyncio.create_task(self._read(news))
-            ending.push_async_callback(_ended, [reading])
+            keeping = asyncio.create_task(self._keep_going())
+            ending.push_async_callback(_ended, [reading, keeping])
             ending.push_async_callback(_ended, self._tasks.values())
             await self._work(reading)
             await self._held.rests()
+            self._keep(rests=True)
+
+    async def _recall(self) -> None:
+        """Begin where a brain was that had the session before; with nothing, where nobody can tell."""
+        found = await self._parts.snapshots.recall(self._claim)
+        if found is None:
+            return
+        kits = {thread_id: self._made_kit(found.state, thread_id) for thread_id in found.threads}
+        if all(kit.can_recall(found.threads[thread_id]) for thread_id, kit in kits.items()):
+            for thread_id, kit in kits.items():
+                kit.recall(found.threads[thread_id])
+            self._kits = kits
+            self._held.recall(found.state)
+
+    async def _keep_going(self) -> None:
+        """Have the session remembered now and then in a turn that takes long."""
+        while True:
+            enough = self._held.state.seq + EVERY
+            await self._held.until(lambda state, enough=enough: state.seq >= enough, outside=False)
+            self._keep(rests=False)
+
+    def _keep(self, *, rests: bool) -> None:
+        state = self._held.state
+        live = {name: kit.kept() for name, kit in self._kits.items() if state.thread(name).live}
+        self._parts.snapshots.keep(self._claim, state, live, rests=rests)
 
     async def _close_kits(self) -> None:
         await asyncio.gather(*(kit.close() for kit in self._kits.values()))
@@ -153,19 +181,22 @@ class SessionTurn:
     def _kit(self, state: SessionState, thread_id: str) -> ThreadKit:
         kit = self._kits.get(thread_id)
         if kit is None:
-            parts = self._parts
-            kit = self._kits[thread_id] = ThreadKit(
-                self._claim,
-                state.thread(thread_id),
-                database=parts.database,
-                files=parts.files,
-                gateway=parts.gateway,
-                prices=parts.prices,
-                provider=parts.provider,
-                web=parts.web,
-                spent=self._is_spent,
-            )
+            kit = self._kits[thread_id] = self._made_kit(state, thread_id)
         return kit
+
+    def _made_kit(self, state: SessionState, thread_id: str) -> ThreadKit:
+        parts = self._parts
+        return ThreadKit(
+            self._claim,
+            state.thread(thread_id),
+            database=parts.database,
+            files=parts.files,
+            gateway=parts.gateway,
+            prices=parts.prices,
+            provider=parts.provider,
+            web=parts.web,
+            spent=self._is_spent,
+        )
 
     def _is_spent(self) -> bool:
         return at_budget(self._held.state, self._rules.session_hour, self._held.clock.now())

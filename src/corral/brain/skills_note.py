@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
+import msgspec
+
 from corral.brain.own_tools import NONE, PREFIX, OwnAnswer, OwnTools, own_tool
 from corral.brain.permission import Agent
 from corral.brain.ranking import Ranking
@@ -36,6 +38,15 @@ _MORE: Final = (
     "There are {count} skills in all, of which these are listed. Look for others with {find}, by what the "
     "task is about, before you conclude that there is none for it."
 )
+
+
+class KeptShelf(msgspec.Struct, frozen=True):
+    """What a shelf has taken from the log, as a snapshot keeps it."""
+
+    skills: int
+    """How many there are, so that it is taken for no other shelf's."""
+    opening: list[str]
+    begun: bool
 
 
 class SkillShelf:
@@ -70,6 +81,19 @@ class SkillShelf:
             self._note = None
         elif event.type == "span.model_request_end":
             self._begun = (event.private or {}).get("outcome") == "completed"
+
+    @property
+    def count(self) -> int:
+        """How many skills there are."""
+        return len(self._skills)
+
+    def kept(self) -> KeptShelf:
+        """What it has taken from the log."""
+        return KeptShelf(len(self._skills), list(self._opening), self._begun)
+
+    def recall(self, kept: KeptShelf) -> None:
+        """Be as the shelf was of which `kept` was made."""
+        self._opening, self._begun, self._note = list(kept.opening), kept.begun, None
 
     @property
     def tools(self) -> OwnTools:

@@ -13,10 +13,13 @@ both get the same bytes. What it promises, whatever the log holds (contract, mes
 - the log is never rewritten: repair happens here, on the way out.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Self
+
+import msgspec
 
 from corral.brain.media_limits import within_limits
+from corral.brain.settled import Piece, Settled, decoded
 from corral.session.calls import TOOL_RESULTS
 from corral.session.events import Event
 
@@ -38,19 +41,20 @@ _OUTCOME: Final = (
 )
 _MEDIA: Final = frozenset({"image", "document"})
 _REFUSED: Final = "[Left out here: {type}. The model's API refused the request that held it.]"
+_MARKS: Final = 2
+"""The user messages that are marked for the prompt cache, from the last one on."""
 _UNCACHEABLE: Final = frozenset({"thinking", "redacted_thinking"})
 
 
-class _Exchange:
+class Exchange(msgspec.Struct):
     """An assistant message (absent before the first) and the user's message that follows it."""
 
-    def __init__(self, blocks: list[Block] | None, calls: Mapping[str, str]) -> None:
-        self.blocks = blocks
-        self.calls = dict(calls)
-        """Tool use ids of the model by event id, in the order of the calls."""
-        self.results: dict[str, Block] = {}
-        self.said: list[Block] = []
-        self.system: list[Block] = []
+    blocks: list[Block] | None
+    calls: dict[str, str]
+    """Tool use ids of the model by event id, in the order of the calls."""
+    results: dict[str, Block] = {}
+    said: list[Block] = []
+    system: list[Block] = []
 
     def leave_out_media(self) -> None:
         """Put a text in the place of each image and document of the user's message."""
@@ -59,6 +63,7 @@ class _Exchange:
             self.results[model_id] = {**result, "content": _without_media(result["content"])}
 
     def user_blocks(self) -> list[Block]:
+        """The user's message, each call answered."""
         results = [
             self.results.get(model_id)
             or _result(model_id, [{"type": "text", "text": _UNKNOWN_OUTCOME}], True)
@@ -66,17 +71,82 @@ class _Exchange:
         ]
         return [*results, *self.said]
 
+    def messages(self) -> list[Message]:
+        """What it comes to in a request."""
+        messages: list[Message] = []
+        if self.blocks is not None:
+            messages.append({"role": "assistant", "content": self.blocks})
+        if blocks := self.user_blocks():
+            messages.append({"role": "user", "content": blocks})
+            if self.system:
+                messages.append({"role": "system", "content": self.system})
+        return messages
+
+    def unanswered(self) -> int:
+        """How many of its calls have no result."""
+        return sum(model_id not in self.results for model_id in self.calls.values())
+
+
+class KeptTranscript(msgspec.Struct, frozen=True):
+    """A transcript but for its settled pieces, as a snapshot keeps it."""
+
+    model: str
+    exchanges: list[Exchange]
+    interrupted: bool
+    asking: bool
+    late: list[Block]
+    lost: int
+    dropped: int
+
 
 class Transcript:
     """Feed it the log's events in order; `messages` gives the conversation so far."""
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._exchanges: list[_Exchange] = [_Exchange(None, {})]
+        self._settled = Settled()
+        """What lies before the exchanges."""
+        self._lost = 0
+        """Calls without a result in what is settled."""
+        self._exchanges: list[Exchange] = [Exchange(None, {})]
         self._interrupted = False
         self._asking = False
         self._late: list[Block] = []
         """What was said while the model was being asked: it stands behind the answer."""
+
+    @classmethod
+    def recalled(cls, kept: KeptTranscript, pieces: Iterable[Piece]) -> Self:
+        """The transcript that `kept` was made of, and that had these pieces."""
+        transcript = cls(kept.model)
+        transcript._settled = Settled(pieces, kept.dropped)
+        transcript._lost = kept.lost
+        transcript._exchanges = kept.exchanges
+        transcript._interrupted = kept.interrupted
+        transcript._asking = kept.asking
+        transcript._late = kept.late
+        return transcript
+
+    def kept(self) -> KeptTranscript:
+        """Everything that is not settled; to be encoded at once, since it changes with the next event."""
+        return KeptTranscript(
+            self._model,
+            self._exchanges,
+            self._interrupted,
+            self._asking,
+            self._late,
+            self._lost,
+            self._settled.dropped,
+        )
+
+    @property
+    def model(self) -> str:
+        """The model that it is for."""
+        return self._model
+
+    @property
+    def settled(self) -> Settled:
+        """The beginning of the conversation, which stays as it is."""
+        return self._settled
 
     def extend(self, events: Iterable[Event]) -> None:
         """Take in several events."""
@@ -106,6 +176,7 @@ class Transcript:
                 self._response(dict(event.private or {}))
                 self._exchanges[-1].said.extend(self._late)
                 self._asking, self._late = False, []
+                self._settle()
             case kind if kind in TOOL_RESULTS:
                 model_id = last.calls.get(event.body[TOOL_RESULTS[kind]])
                 if model_id is not None and model_id not in last.results:
@@ -118,23 +189,24 @@ class Transcript:
 
     def unanswered(self) -> int:
         """How many calls the log never answered, and so are answered here: none, if all promises hold."""
-        return sum(
-            model_id not in exchange.results
-            for exchange in self._exchanges
-            for model_id in exchange.calls.values()
-        )
+        return self._lost + sum(exchange.unanswered() for exchange in self._exchanges)
 
     def messages(self) -> list[Message]:
         """The conversation so far, with prompt-cache marks where this request and the last one end."""
-        messages: list[Message] = []
-        for exchange in self._exchanges:
-            if exchange.blocks is not None:
-                messages.append({"role": "assistant", "content": exchange.blocks})
-            if blocks := exchange.user_blocks():
-                messages.append({"role": "user", "content": blocks})
-            if exchange.system and messages and messages[-1]["role"] == "user":
-                messages.append({"role": "system", "content": exchange.system})
-        return _with_cache_marks(within_limits(messages))
+        return decoded(self.encoded())
+
+    def encoded(self) -> list[Message | msgspec.Raw]:
+        """The same as `messages`, for a request: what is settled stands in it as the bytes that it is."""
+        latest = [message for exchange in self._exchanges for message in exchange.messages()]
+        return _with_cache_marks(within_limits([*self._settled.messages(), *latest]))
+
+    def _settle(self) -> None:
+        """Settle what no later event and no prompt-cache mark can reach."""
+        for exchange in self._exchanges[: _first_marked(self._exchanges)]:
+            self._lost += exchange.unanswered()
+            for message in exchange.messages():
+                self._settled.add(message)
+            del self._exchanges[0]
 
     @property
     def has_new_media(self) -> bool:
@@ -159,7 +231,7 @@ class Transcript:
             blocks.pop()  # a message may not end in thinking; nothing came of it
         if blocks:
             self._exchanges.append(
-                _Exchange(blocks, {event: model for model, event in private["calls"].items()})
+                Exchange(blocks, {event: model for model, event in private["calls"].items()})
             )
             for model_id, answer in private.get("answered", {}).items():
                 content = [{"type": "text", "text": answer["text"]}]
@@ -228,13 +300,26 @@ def _result(model_id: str, content: list[Block], is_error: bool) -> Block:
     return {"type": "tool_result", "tool_use_id": model_id, "content": content, "is_error": is_error}
 
 
-def _with_cache_marks(messages: list[Message]) -> list[Message]:
+def _first_marked(exchanges: Sequence[Exchange]) -> int:
+    """The place of the exchange whose user message is the second but last, which is marked in a request."""
+    spoken = 0
+    for at in range(len(exchanges) - 1, -1, -1):
+        spoken += bool(exchanges[at].user_blocks())
+        if spoken == _MARKS:
+            return at
+    return 0
+
+
+def _with_cache_marks(messages: list[Message | msgspec.Raw]) -> list[Message | msgspec.Raw]:
     """Mark the last two user messages, so that this request reads what the one before it wrote."""
     marked = 0
     for at in range(len(messages) - 1, -1, -1):
-        if messages[at]["role"] != "user" or marked == 2:
+        message = messages[at]
+        if isinstance(message, msgspec.Raw) or marked == _MARKS:
+            break
+        if message["role"] != "user":
             continue
-        content: list[Block] = messages[at]["content"]
+        content: list[Block] = message["content"]
         if content[-1]["type"] not in _UNCACHEABLE:
             last = {**content[-1], "cache_control": {"type": "ephemeral"}}
             messages[at] = {"role": "user", "content": [*content[:-1], last]}

@@ -77,7 +77,8 @@ class MessagesProvider:
             answer = await client.post(
                 "/v1/messages",
                 cast_to=object,
-                body=self._body(request),
+                # Encoded here: what the request shares with those before it is encoded already.
+                content=msgspec.json.encode(self._body(request)),
                 options={"headers": self._headers(request)},
                 stream=True,
                 stream_cls=anthropic.AsyncStream[object],

@@ -1,6 +1,6 @@
 """The interface to whatever answers model requests (DESIGN section 3)."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -9,11 +9,13 @@ import msgspec
 class ModelRequest(msgspec.Struct, frozen=True):
     """One request to a model, in the Messages API's own terms. ``model`` is the Claude API id.
 
+    Several messages in a row may stand in one `Raw`: JSON objects with commas between them.
+
     The three ids name who asks, for providers that are told (DESIGN section 8).
     """
 
     model: str
-    messages: list[dict[str, Any]]
+    messages: Sequence[dict[str, Any] | msgspec.Raw]
     system: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
     effort: str = "high"

@@ -17,6 +17,12 @@ _EVENT_COLUMNS: Final[LiteralString] = (
     "seq, id, type, thread_id, body::text as body, private::text as private, processed_at"
 )
 
+WAITING: Final[LiteralString] = (
+    "(select json_agg(json_build_array(i.position, i.id, i.type, i.thread_id, i.body) order by i.position)"
+    " from inputs i where i.session_id = s.id)::text"
+)
+"""The inputs of a session, for a statement on the row ``s`` of it; `inputs_from` reads them."""
+
 
 class SessionLog(Protocol):
     """The interface that outlives its implementations (DESIGN section 3)."""
@@ -130,6 +136,14 @@ class PostgresSessionLog:
             Input(row["position"], row["id"], row["type"], row["thread_id"], msgspec.json.decode(row["body"]))
             for row in rows
         ]
+
+
+def inputs_from(waiting: str | None) -> list[Input]:
+    """The inputs that `WAITING` gave."""
+    if waiting is None:
+        return []
+    rows = msgspec.json.decode(waiting, type=list[tuple[int, str, str, str, dict[str, Any]]])
+    return [Input(*row) for row in rows]
 
 
 def located(events: Sequence[NewEvent], committed: Committed) -> list[Event]:

@@ -266,6 +266,7 @@ class SessionRecords:
             )
             await connection.execute("delete from wakes where session_id = %s", (session_id,))
             await connection.execute("delete from inputs where session_id = %s", (session_id,))
+            await connection.execute("delete from session_snapshots where session_id = %s", (session_id,))
             if attach is not None:
                 await attach(connection, session_id)
             return await locked(connection, session_id)
