@@ -3,8 +3,9 @@
 What a session refers to is resolved and checked first; then everything is written in one transaction.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from psycopg import errors
 
@@ -27,6 +28,8 @@ from corral.wire.events import ClientEvent
 from corral.wire.multiagent import advisor_model, member_agents
 from corral.wire.session_resources import check_available
 from corral.wire.sessions import CreateSession
+
+_T = TypeVar("_T")
 
 
 class WorkItems(Protocol):
@@ -111,10 +114,16 @@ class SessionCreation:
         check_network: bool,
     ) -> Row:
         metadata = meta.created(params.metadata)
-        agent_id, version, agent = await self._agents.resolve_for_session(params.agent)
+        # At the same time, for the sake of the round trip; of two errors, the agent's is told.
+        found, place = await asyncio.gather(
+            self._agents.resolve_for_session(params.agent),
+            self._environments.for_session(params.environment_id),
+            return_exceptions=True,
+        )
+        agent_id, version, agent = _had(found)
         if params.budget is not None:
             _check_budgetable(agent, self._prices)
-        environment = await self._environments.for_session(params.environment_id)
+        environment = _had(place)
         self_hosted = isinstance(environment.config, SelfHosted)
         if check_network:
             for one in (agent, *member_agents(agent)):
@@ -138,10 +147,10 @@ class SessionCreation:
             vault_ids=vault_ids,
             budget=None if params.budget is None else budget_object(params.budget.cents),
         )
-        steps = [self._session_resources.attaching(resources)] if resources else []
-        steps.append(skill_references.attaching(agent))
+        attaching = self._session_resources.attaching(resources) if resources else None
+        steps = [step for step in (attaching, skill_references.attaching(agent), attach) if step is not None]
         try:
-            row = await self._sessions.create(new, initial, _all_of([*steps, *([attach] if attach else [])]))
+            row = await self._sessions.create(new, initial, _all_of(steps))
         except errors.ForeignKeyViolation:
             # The environment may have been deleted since it was looked at; then this says so.
             await self._environments.for_session(environment.id)
@@ -150,6 +159,12 @@ class SessionCreation:
             # A worker may attach before the first message (contract section 12.2).
             await self._work.ensure(row["id"], environment.id)
         return row
+
+
+def _had(result: _T | BaseException) -> _T:
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def _check_budgetable(agent: Mapping[str, Any], prices: PriceTable) -> None:

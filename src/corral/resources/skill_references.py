@@ -89,8 +89,9 @@ def _missing(where: str, reference: SkillReference, row: DictRow) -> InvalidRequ
     return InvalidRequest(why, error_code="skill_not_found")
 
 
-def attaching(agent: dict[str, Any]) -> Attach:
-    """Notes the skills of a session that is being made, as they are now; `agent` has them pinned.
+def attaching(agent: dict[str, Any]) -> Attach | None:
+    """Notes the skills of a session that is being made, as they are now; `agent` has them pinned. None if
+    there are none.
 
     Those of the agents that it may set to work are among them: all lie side by side in one sandbox.
 
@@ -99,10 +100,10 @@ def attaching(agent: dict[str, Any]) -> Attach:
     """
     agents = (agent, *member_agents(agent))
     versions = list(dict.fromkeys(skill["version"] for one in agents for skill in one["skills"]))
+    if not versions:
+        return None
 
     async def attach(connection: Connection, session_id: str) -> None:
-        if not versions:
-            return
         cursor = await connection.execute(
             "insert into session_skills (session_id, position, skill_id, version_id, name, description)"
             " select %s, w.position, v.skill_id, v.id, s.name, v.description"

@@ -11,6 +11,7 @@ from typing import Any, Final, LiteralString
 import msgspec
 
 from corral.session.budget import SESSION_HOUR
+from corral.session.columns import COLUMNS
 from corral.session.crossposting import EVERYBODY
 from corral.session.events import Input, NewEvent, new_event
 from corral.session.shown import Row, not_found
@@ -23,27 +24,21 @@ from corral.wire.ids import new_id
 
 Attach = Callable[[Connection, str], Awaitable[None]]
 
-_COLUMNS: Final[LiteralString] = (
-    "s.id, s.created_at, s.updated_at, s.archived_at, s.title, s.metadata::text as metadata,"
-    " s.environment_id, s.deployment_id, s.agent_id, s.agent_version, s.agent::text as agent, s.vault_ids,"
-    " s.primary_thread_id, s.status, s.usage::text as usage, s.running_since, s.last_seq, s.last_input,"
-    " s.budget::text as budget,"
-    " s.epoch, now() as read_at,"
-    # Null for a session that has its primary thread alone.
-    " (select sum(coalesce((t.usage ->> 'active_seconds')::numeric, 0) + coalesce(greatest(0,"
-    " extract(epoch from now() - t.running_since)), 0)) from threads t where t.session_id = s.id)"
-    " as threads_active,"
-    " (select json_agg(json_build_array(r.id, r.type, r.body, r.created_at, r.updated_at)"
-    " order by r.position) from session_resources r where r.session_id = s.id) as resources,"
-    # As the index `events_outcomes` has it; most sessions have none of these.
-    " (select json_agg(json_build_array(o.seq, o.type, o.body, o.processed_at) order by o.seq)"
-    " from events o where o.session_id = s.id and o.type in"
-    " ('user.define_outcome', 'span.outcome_evaluation_start', 'span.outcome_evaluation_end')) as outcomes,"
-    " (select case when exists (select from events o where o.session_id = s.id and o.type in"
-    " ('user.define_outcome', 'span.outcome_evaluation_start', 'span.outcome_evaluation_end'))"
-    " then (select r.seq from events r where r.session_id = s.id and r.type = 'span.model_request_start'"
-    " order by r.seq desc limit 1) end) as last_request"
+_CREATE: Final[LiteralString] = (
+    "with s as (insert into sessions (id, title, metadata, environment_id, deployment_id, agent_id,"
+    " agent_version, agent, vault_ids, budget, primary_thread_id, usage, last_input, status, running_since)"
+    " values (%(id)s, %(title)s, %(metadata)s, %(environment_id)s, %(deployment_id)s, %(agent_id)s,"
+    " %(agent_version)s, %(agent)s, %(vault_ids)s, %(budget)s, %(thread_id)s, %(usage)s,"
+    " cardinality(%(input_ids)s::text[]), case when %(starts)s then 'running' else 'idle' end,"
+    " case when %(starts)s then now() end) returning *),"
+    " queued as (insert into inputs (session_id, position, id, thread_id, type, body)"
+    " select s.id, i.position, i.id, s.primary_thread_id, i.type, i.body::json from s,"
+    " unnest(%(input_ids)s::text[], %(input_types)s::text[], %(input_bodies)b::text[])"
+    " with ordinality as i (id, type, body, position)),"
+    " called as (insert into wakes (session_id) select s.id from s where %(starts)s)"
+    " select " + COLUMNS + " from s"
 )
+"""Makes a session with its queue, and shows it: one statement, since each costs a round trip."""
 
 
 class NewSession(msgspec.Struct, frozen=True):
@@ -105,54 +100,27 @@ class SessionRecords:
         `attach` runs in the same transaction, on the session's id: what it raises undoes all.
         """
         session_id, thread_id = new_id("sesn"), new_id("sthr")
-        starts = bool(inputs)
         outcomes = [entry for entry in inputs if entry[1] == "user.define_outcome"]
-        inputs = [entry for entry in inputs if entry[1] != "user.define_outcome"]
+        queued = [entry for entry in inputs if entry[1] != "user.define_outcome"]
+        values = _new_row(new, session_id, thread_id, queued, starts=bool(inputs))
+        if attach is None and not outcomes:
+            row = await self._database.fetch_one(_CREATE, values)
+            assert row is not None
+            return row
         async with self._database.transaction() as connection:
-            await connection.execute(
-                "insert into sessions (id, title, metadata, environment_id, deployment_id, agent_id,"
-                " agent_version, agent, vault_ids, budget, primary_thread_id, usage, last_input, status,"
-                " running_since)"
-                " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bigint,"
-                " case when %s then 'running' else 'idle' end, case when %s then now() end)",
-                (
-                    session_id,
-                    new.title,
-                    _json(new.metadata),
-                    new.environment_id,
-                    new.deployment_id,
-                    new.agent_id,
-                    new.agent_version,
-                    _json(new.agent),
-                    list(new.vault_ids),
-                    None if new.budget is None else _json(new.budget),
-                    thread_id,
-                    _json(UNUSED),
-                    len(inputs),
-                    starts,
-                    starts,
-                ),
-            )
+            await connection.execute(_CREATE, values)
             for event_id, kind, body in outcomes:
                 kept = {name: value for name, value in body.items() if name not in ("id", "type")}
                 event = NewEvent(event_id, kind, thread_id, kept)
                 await append(connection, {"id": session_id}, event)
             if attach is not None:
                 await attach(connection, session_id)
-            for position, (input_id, kind, body) in enumerate(inputs, 1):
-                await connection.execute(
-                    "insert into inputs (session_id, position, id, thread_id, type, body)"
-                    " values (%s, %s, %s, %s, %s, %s)",
-                    (session_id, position, input_id, thread_id, kind, _json(body)),
-                )
-            if starts:
-                await connection.execute("insert into wakes (session_id) values (%s)", (session_id,))
             return await locked(connection, session_id)
 
     async def retrieve(self, session_id: str) -> Row:
         """The row of a session; raises `NotFound`."""
         row = await self._database.fetch_one(
-            "select " + _COLUMNS + " from sessions s where s.id = %s", (session_id,)
+            "select " + COLUMNS + " from sessions s where s.id = %s", (session_id,)
         )
         if row is None:
             raise not_found(session_id)
@@ -164,7 +132,7 @@ class SessionRecords:
         """Up to `limit` sessions beyond the position ``(created_at, id)``, in the given order."""
         direction: tuple[LiteralString, LiteralString] = ("<", "desc") if descending else (">", "asc")
         query: LiteralString = (
-            "select " + _COLUMNS + " from sessions s where"
+            "select " + COLUMNS + " from sessions s where"
             " (%(after_at)s::timestamptz is null or (s.created_at, s.id) "
             + direction[0]
             + " (%(after_at)s::timestamptz, %(after_id)s))"
@@ -283,6 +251,35 @@ class SessionRecords:
             await connection.execute("delete from sessions where id = %s", (session_id,))
 
 
+def _new_row(
+    new: NewSession,
+    session_id: str,
+    thread_id: str,
+    queued: Sequence[tuple[str, str, Mapping[str, Any]]],
+    *,
+    starts: bool,
+) -> dict[str, Any]:
+    """The parameters of `_CREATE`."""
+    return {
+        "id": session_id,
+        "thread_id": thread_id,
+        "title": new.title,
+        "metadata": _json(new.metadata),
+        "environment_id": new.environment_id,
+        "deployment_id": new.deployment_id,
+        "agent_id": new.agent_id,
+        "agent_version": new.agent_version,
+        "agent": _json(new.agent),
+        "vault_ids": list(new.vault_ids),
+        "budget": _json_or_null(new.budget),
+        "usage": _json(UNUSED),
+        "starts": starts,
+        "input_ids": [event_id for event_id, _, _ in queued],
+        "input_types": [kind for _, kind, _ in queued],
+        "input_bodies": [_json(body) for _, _, body in queued],
+    }
+
+
 async def _live_children(connection: Connection, session_id: str) -> list[tuple[str, str]]:
     cursor = await connection.execute(
         "select id, agent ->> 'name' as name from threads where session_id = %s and status <> 'terminated'"
@@ -302,7 +299,7 @@ def thread_terminated(thread_id: str, agent_name: str) -> NewEvent:
 async def locked(connection: Connection, session_id: str) -> Row:
     """The row of a session, locked until the transaction ends. Raises `NotFound`."""
     cursor = await connection.execute(
-        "select " + _COLUMNS + " from sessions s where s.id = %s for update", (session_id,)
+        "select " + COLUMNS + " from sessions s where s.id = %s for update", (session_id,)
     )
     row = await cursor.fetchone()
     if row is None:
