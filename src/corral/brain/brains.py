@@ -160,10 +160,11 @@ class Brains:
 
     async def _claim_due(self) -> None:
         while (room := self._settings.concurrency - len(self._turns)) > 0:
-            claims = await self._claims.claim(min(room, 50))
+            asked = min(room, 50)
+            claims = await self._claims.claim(asked)
             for claim in claims:
                 self._start(claim)
-            if not claims:
+            if len(claims) < asked:
                 return
 
     async def _next_wake(self, wakes: Subscription) -> None:

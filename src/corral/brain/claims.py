@@ -6,7 +6,8 @@ its sessions can be taken at once. A process that is cut off keeps its lock for 
 the database's clock, decides.
 
 Lock order: the session's row before its row in the wake queue, as everywhere; where that cannot be, rows that
-others hold are skipped.
+others hold are skipped. Who merely needs the session to stay (a snapshot, or a row that refers to it, being
+written) holds up no claim.
 """
 
 import secrets
@@ -29,7 +30,8 @@ _DUE: Final[LiteralString] = """
 with due as materialized (
     select s.id from wakes w join sessions s on s.id = w.session_id
     where w.due_at <= now() and (w.brain_id is null or w.lease_until < now())
-    order by w.due_at limit %(limit)s for update of s, w skip locked
+    order by w.due_at limit %(limit)s
+        for no key update of s skip locked for update of w skip locked
 ),
 """
 # Sessions beyond their environment's bound are passed over, whoever has waited for how long.
@@ -52,7 +54,8 @@ due as materialized (
         join ranked r on r.session_id = w.session_id
     where w.due_at <= now() and (w.brain_id is null or w.lease_until < now())
         and (r.most is null or r.place <= r.most)
-    order by w.due_at limit %(limit)s for update of s, w skip locked
+    order by w.due_at limit %(limit)s
+        for no key update of s skip locked for update of w skip locked
 ),
 """
 _CLAIM: Final[LiteralString] = """

@@ -50,11 +50,13 @@ union all
 select p.thread_id, p.position, p.generation, f.seq, 0, p.body
 from found f join session_snapshot_pieces p on p.session_id = f.session_id and p.generation = f.generation
 """
-# The session's row first, as everywhere; a brain that has lost the session finds another epoch, and an
-# archived session gets none. To go on with a chain, its beginning must still be there.
+# The session's row first, as everywhere, but so that it can be claimed meanwhile: it must not be deleted, no
+# more. A brain that has lost the session finds another epoch, or, if it loses it just now, perhaps a newer
+# snapshot. An archived session gets none. To go on with a chain, its beginning must still be there.
 _SAVE: Final[LiteralString] = """
 with held as materialized (
-    select id from sessions where id = %(session)s and epoch = %(epoch)s and archived_at is null for update
+    select id, last_seq from sessions
+    where id = %(session)s and epoch = %(epoch)s and archived_at is null for key share
 ),
 head as (
     insert into session_snapshots (session_id, generation, seq, format, checksum, head)
@@ -64,6 +66,8 @@ head as (
     )
     on conflict (session_id) do update set generation = excluded.generation, seq = excluded.seq,
         format = excluded.format, checksum = excluded.checksum, head = excluded.head, written_at = now()
+        where session_snapshots.format <> excluded.format
+            or session_snapshots.seq not between excluded.seq + 1 and (select last_seq from held)
     returning session_id
 ),
 dropped as (

@@ -73,3 +73,10 @@ async def test_a_lease_that_ran_out_is_no_claim_and_one_that_is_renewed_is(datab
         await database.execute("update wakes set lease_until = now() - interval '1 second'")
         await one.renew([kept.session_id])
         assert [claim.session_id for claim in await other.claim(9)] == [lost.session_id]
+
+
+async def test_a_row_that_is_being_written_about_a_session_holds_up_no_claim(database: Database) -> None:
+    [session_id] = await woken(database, 1)
+    async with Claims(database, lease_seconds=60) as claims, database.transaction() as connection:
+        await connection.execute("select from sessions where id = %s for key share", (session_id,))
+        assert [claim.session_id for claim in await claims.claim(9)] == [session_id]

@@ -228,6 +228,23 @@ async def test_a_snapshot_that_is_not_there_or_of_something_else_is_no_loss(told
     with capture_logs() as logs:
         assert await recalled_anew(told) is None
     assert logs == []
+    async with written(told.database) as memory:
+        told.is_kept(memory)
+    assert await recalled_anew(told) is not None
+
+
+async def test_an_older_snapshot_takes_no_newer_ones_place(told: Told) -> None:
+    before = told.story.state
+    threads = {THREAD: ThreadRecollection(Transcript(MODEL), SHELF)}
+    await told.goes_on()
+    async with written(told.database) as memory:
+        told.is_kept(memory)
+    async with written(told.database) as memory:
+        memory.keep(told.claim, before, threads, rests=True)
+    found = await recalled_anew(told)
+    assert found is not None
+    assert found.state.seq == told.story.state.seq
+    told.check(found)
 
 
 async def test_a_chain_whose_beginning_was_deleted_is_begun_anew(told: Told) -> None:
