@@ -10,6 +10,7 @@ from benchmarks.history import history
 from corral.store.database import Database
 from corral.testing import ScriptedModel
 from tests.corral_server import MODEL, Corral, SessionUnderTest, running_corral
+from tests.e2e.coordinating import CUSTOM, asks, coordinated, ended, starts
 from tests.e2e.test_replicas import gone
 from tests.unit.brain.test_any_session import unmarked
 
@@ -111,6 +112,40 @@ async def test_a_changed_budget_is_known_to_a_brain_that_remembers(corral: Corra
     await asked(corral, session.id, "go on")
     usage = [event for event in await session.events() if event.type == "session.usage"][-1]
     assert usage.budget.max_list_cost.amount == "200000"
+
+
+async def test_each_thread_begins_with_what_was_kept_of_it(
+    database_url: str, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.brain.snapshots.EVERY", 10)
+    looks = {"tools": [{"name": "look_up", "input": {"what": "x"}}]}
+    lead: list[dict[str, Any]] = [
+        {"tools": [starts("one", looks, {"text": "found it"}, say="look into it")]},
+        {"text": "I wait"},
+        {"text": "all done"},
+    ]
+    async with running_corral(database_url, model) as corral:
+        session = await coordinated(corral, "one", tools=[CUSTOM])
+        await session.says("begin", script=lead)
+        waiting = await session.until("session.status_idle", where=asks)
+        await gone(session)
+    async with Database(database_url) as database:
+        assert await snapshots(database) == 1
+        changed = "update events set body = replace(body::text, 'look into it', 'look away')::json"
+        assert await database.execute(f"{changed} where type = 'agent.thread_message_received'") > 0  # pyright: ignore
+    async with running_corral(database_url, model) as corral:
+        session = SessionUnderTest(corral, session.id)
+        [call] = waiting.stop_reason.event_ids
+        content = [{"type": "text", "text": "17 C"}]
+        result = {"type": "user.custom_tool_result", "custom_tool_use_id": call, "content": content}
+        await session.sends(result)
+        await session.until("session.status_idle", where=ended, after=waiting.id)
+    child, lead_again = (unmarked(request["messages"]) for request in model.requests()[-2:])
+    assert said(child, "look into it") == 1
+    assert said(child, "look away") == 0
+    assert child[-1]["content"][0]["content"] == content
+    assert said(lead_again, "begin") == 1
+    assert said(lead_again, "found it") == 1
 
 
 @pytest.mark.parametrize("ending", ["archived", "deleted"])
