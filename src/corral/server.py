@@ -22,6 +22,7 @@ from corral.api.services import Services
 from corral.background.jobs import Background, PeriodicJob
 from corral.brain.brains import Brains, BrainSettings
 from corral.brain.claims import EnvironmentBounds
+from corral.brain.grading import GraderSettings
 from corral.brain.retry import RetryPolicy
 from corral.brain.web_tools import WebOffer
 from corral.bus.hub import DREAMS_TOPIC, WEBHOOKS_TOPIC
@@ -120,6 +121,7 @@ def brain_settings(settings: Settings, prices: PriceTable) -> BrainSettings:
         retry=retry_policy(settings.inference),
         prices=prices,
         web=web_offer(settings.gateway),
+        grader=GraderSettings(settings.outcomes.grader_model, settings.outcomes.heartbeat_seconds),
     )
 
 

@@ -13,12 +13,12 @@ import psycopg
 import structlog
 
 from corral.brain.claims import Claim, Claims, EnvironmentBounds
-from corral.brain.file_sources import FileReader
+from corral.brain.grading import GraderSettings
 from corral.brain.handover import HandedOver, Handover
 from corral.brain.held import SessionLost
 from corral.brain.mcp_shelf import McpGateway
 from corral.brain.retry import RetryPolicy
-from corral.brain.session_turn import Parts, SessionTurn
+from corral.brain.session_turn import Parts, SessionFiles, SessionTurn
 from corral.brain.turn import Hands
 from corral.brain.web_tools import NO_WEB, WebOffer
 from corral.bus.hub import WAKES_TOPIC, Bus, Subscription, heed_cancellation
@@ -46,6 +46,7 @@ class BrainSettings(msgspec.Struct, frozen=True):
     prices: PriceTable = msgspec.field(default_factory=packaged_prices)
     web: WebOffer = NO_WEB
     """The web tools that agents may have."""
+    grader: GraderSettings = GraderSettings()
 
 
 class Brains:
@@ -59,7 +60,7 @@ class Brains:
         bus: Bus,
         provider: InferenceProvider,
         hands: Hands,
-        files: FileReader,
+        files: SessionFiles,
         gateway: McpGateway | None = None,
         settings: BrainSettings,
     ) -> None:
@@ -86,6 +87,7 @@ class Brains:
             retry=settings.retry,
             prices=settings.prices,
             web=settings.web,
+            grader=settings.grader,
         )
 
     async def __aenter__(self) -> Self:

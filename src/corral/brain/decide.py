@@ -15,7 +15,8 @@ import msgspec
 from corral.session.budget import SESSION_HOUR, at_budget
 from corral.session.calls import GATEWAY_KINDS, Call
 from corral.session.events import Input
-from corral.session.state import Outcome, SessionState
+from corral.session.outcome_state import Outcome
+from corral.session.state import SessionState
 from corral.session.thread_state import Status, ThreadState
 
 
@@ -77,7 +78,10 @@ class AwaitRetry(msgspec.Struct, frozen=True):
 
 
 class Evaluate(msgspec.Struct, frozen=True):
-    """The agent takes its work on an outcome to be done: have it judged (contract section 14)."""
+    """The agent takes its work on an outcome to be done: ask the grader, once (contract section 14).
+
+    An evaluation that is open already goes on, whoever had begun it.
+    """
 
     outcome: Outcome
 
@@ -186,6 +190,10 @@ def _await_calls(thread: ThreadState, rules: Rules) -> Action:
 def _go_on(state: SessionState, thread: ThreadState, rules: Rules, now: datetime) -> Action:
     messages = _inputs(state, thread, _WITH_THE_TURN)
     child = thread.parent is not None
+    outcome = None if child else state.outcome
+    if outcome is not None and outcome.evaluation is not None and thread.ending == "end_turn":
+        # What has come in meanwhile is taken up with the verdict.
+        return _evaluate(state, thread, outcome, rules, now)
     if thread.ending == "retries_exhausted":
         return GoIdle("retries_exhausted", flush=messages, reports=child)
     if thread.ending == "refusal":
@@ -202,15 +210,30 @@ def _go_on(state: SessionState, thread: ThreadState, rules: Rules, now: datetime
             cut_off = "model_request_failed_error"
             return GoIdle("retries_exhausted", flush=messages, error=cut_off, reports=child)
         return CallModel(messages)
-    judged = None if child or thread.ending != "end_turn" else state.outcome
-    # Not while others work on it.
-    if judged is not None and status_of_others(state, rules, now, thread.id) == "idle":
-        return Evaluate(judged)
+    if outcome is not None and thread.ending == "end_turn" and not _others_at_it(state, thread, rules, now):
+        return _evaluate(state, thread, outcome, rules, now)
     if thread.status != "idle":
         if at_budget(state, rules.session_hour, now):
             return GoIdle("budget_reached", ends_turn=True, reports=child)
         return GoIdle("end_turn", reports=child)
     return Rest()
+
+
+def _evaluate(
+    state: SessionState, thread: ThreadState, outcome: Outcome, rules: Rules, now: datetime
+) -> Action:
+    if at_budget(state, rules.session_hour, now):
+        return _pause(state, thread)
+    if thread.status == "rescheduling" and thread.retry_at is not None and now < thread.retry_at:
+        return AwaitRetry(thread.retry_at)
+    return Evaluate(outcome)
+
+
+def _others_at_it(state: SessionState, thread: ThreadState, rules: Rules, now: datetime) -> bool:
+    """Whether work on an outcome goes on elsewhere, be it that a client has to answer first."""
+    if any(other.calls for other in state.others(thread.id)):
+        return True
+    return status_of_others(state, rules, now, thread.id) != "idle"
 
 
 def _pause(state: SessionState, thread: ThreadState) -> GoIdle | Rest:
@@ -239,6 +262,9 @@ def settle(
     thread = state.lead if thread_id is None else state.thread(thread_id)
     if action.reports and thread.parent is not None:
         state = _told(state, thread.parent)
+    if state.outcome is not None:
+        # What has yet to be judged may wait for this thread alone.
+        state = _stopped(state, thread, action)
     others = state.others(thread.id)
     status = status_of_others(state, rules, now, thread.id)
     if status != "idle":
@@ -311,6 +337,22 @@ def status_of_others(state: SessionState, rules: Rules, now: datetime, thread_id
 def _told(state: SessionState, thread_id: str) -> SessionState:
     told = msgspec.structs.replace(state.thread(thread_id), pending=True)
     return msgspec.structs.replace(state, threads={**state.threads, thread_id: told})
+
+
+def _stopped(state: SessionState, thread: ThreadState, action: GoIdle) -> SessionState:
+    """The state once a thread has gone idle, as far as decisions on the others depend on it."""
+    calls = tuple(call for call in thread.calls if call.id in action.event_ids)
+    waits = action.reason in ("requires_action", "budget_reached")
+    idle = msgspec.structs.replace(
+        thread,
+        status="idle",
+        stop_type=action.reason,
+        announced=action.event_ids,
+        calls=calls,
+        pending=thread.pending and waits,
+        interrupted=False,
+    )
+    return msgspec.structs.replace(state, threads={**state.threads, thread.id: idle})
 
 
 def leaves_work(state: SessionState, action: GoIdle, thread_id: str | None = None) -> bool:

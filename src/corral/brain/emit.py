@@ -14,8 +14,9 @@ from corral.brain.voice import Voice
 from corral.inference.provider import ModelFailed, ModelResponse
 from corral.session.budget import budget_object
 from corral.session.calls import Call
-from corral.session.events import NewEvent
-from corral.session.state import Outcome, SessionState, as_if
+from corral.session.events import ASKED, NewEvent
+from corral.session.outcome_state import COUNTS, NOTHING_USED, Outcome
+from corral.session.state import SessionState, as_if
 from corral.session.thread_state import ThreadState
 from corral.session.usage import usage_private, usage_snapshot
 from corral.wire.ids import new_id
@@ -26,16 +27,13 @@ _ERROR_MESSAGES: Final = {
     "tool_use_limit_reached_error": "The turn made more model requests than one turn may; it was stopped.",
     "model_request_failed_error": "The model's responses were cut off at the output limit again and again.",
 }
-_UNGRADED: Final = (
-    "This server does not judge outcomes: the agent has worked on it once and says that it is done. Look at "
-    "the result yourself; send a user.message to have it revised."
-)
-_FAILURES: Final = {
+FAILURES: Final = {
     "overloaded": "model_overloaded_error",
     "rate_limited": "model_rate_limited_error",
     "billing": "billing_error",
     "failed": "model_request_failed_error",
 }
+"""The types of ``session.error`` by what kept a model request from being answered."""
 
 
 def running(voice: Voice, state: SessionState) -> list[NewEvent]:
@@ -144,22 +142,13 @@ def request_end(
     voice: Voice, start_id: str, outcome: str, *, is_error: bool, private: Mapping[str, Any] | None = None
 ) -> NewEvent:
     """The end of a model request that brought no answer."""
-    counts = dict.fromkeys(_COUNTS, 0)
     return voice.event(
         "span.model_request_end",
         is_error=is_error,
         model_request_start_id=start_id,
-        model_usage={**counts, "speed": voice.agent["model"]["speed"]},
+        model_usage={**NOTHING_USED, "speed": voice.agent["model"]["speed"]},
         private={"outcome": outcome, **(private or {})},
     )
-
-
-_COUNTS: Final = (
-    "input_tokens",
-    "output_tokens",
-    "cache_read_input_tokens",
-    "cache_creation_input_tokens",
-)
 
 
 class PreviewIds(msgspec.Struct):
@@ -325,7 +314,7 @@ def failed(
 
     `alone`: no other thread is running, so the whole session waits for the retry.
     """
-    kind = _FAILURES[failure.kind]
+    kind = FAILURES[failure.kind]
     kept: dict[str, Any] = {"failure": failure.message, "refused": failure.refused}
     end = request_end(voice, start_id, "failed", is_error=True, private=kept)
     if retry_at is None:
@@ -360,21 +349,32 @@ def interruption(
     return events
 
 
-def ungraded(voice: Voice, outcome: Outcome) -> NewEvent:
-    """The end of an outcome that nobody judges."""
-    return outcome_end(voice, outcome, "failed", _UNGRADED)
+def outcome_end(
+    voice: Voice,
+    outcome: Outcome,
+    verdict: str,
+    explanation: str,
+    *,
+    usage: Mapping[str, int] = NOTHING_USED,
+    private: Mapping[str, Any] | None = None,
+) -> NewEvent:
+    """The end of an evaluation, or of an outcome whose evaluation had not begun.
 
-
-def outcome_end(voice: Voice, outcome: Outcome, verdict: str, explanation: str) -> NewEvent:
-    """The end of an outcome whose judging had not begun."""
+    `usage` is that of a request which has just been answered; what the evaluation used before is added.
+    """
+    evaluation = outcome.evaluation
+    used = NOTHING_USED if evaluation is None else evaluation.usage
+    # None of its requests is under way any more.
+    kept = {**(private or {}), **({} if evaluation is None else {ASKED: True})}
     return voice.event(
         "span.outcome_evaluation_end",
-        outcome_evaluation_start_id="",
+        outcome_evaluation_start_id="" if evaluation is None else evaluation.start_id,
         outcome_id=outcome.id,
         iteration=outcome.iteration,
         result=verdict,
         explanation=explanation,
-        usage={**dict.fromkeys(_COUNTS, 0), "speed": voice.agent["model"]["speed"]},
+        usage={**{name: used[name] + usage[name] for name in COUNTS}, "speed": voice.agent["model"]["speed"]},
+        private=kept or None,
     )
 
 

@@ -8,12 +8,15 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from datetime import datetime
+from typing import Protocol
 
 import msgspec
 
 from corral.brain.claims import Claim
 from corral.brain.decide import AwaitRetry, Rest, Rules, decide
+from corral.brain.evidence import EvidenceReader, OutputReader
 from corral.brain.file_sources import FileReader
+from corral.brain.grading import GraderSettings, Grading
 from corral.brain.held import HeldSession
 from corral.brain.kit import ThreadKit
 from corral.brain.mcp_shelf import McpGateway
@@ -31,6 +34,10 @@ from corral.session.state import SessionState
 from corral.store.database import Database
 
 
+class SessionFiles(FileReader, OutputReader, Protocol):
+    """Reads the files that a session's models are shown."""
+
+
 class Parts(msgspec.Struct, frozen=True):
     """What all sessions of a process share."""
 
@@ -38,11 +45,12 @@ class Parts(msgspec.Struct, frozen=True):
     bus: Bus
     provider: InferenceProvider
     hands: Hands
-    files: FileReader
+    files: SessionFiles
     gateway: McpGateway | None
     retry: RetryPolicy
     prices: PriceTable
     web: WebOffer = NO_WEB
+    grader: GraderSettings = GraderSettings()
 
 
 class SessionTurn:
@@ -181,6 +189,21 @@ class SessionTurn:
             hands=parts.hands,
             rules=self._rules,
             retry=parts.retry,
+            grading=self._grading(kit),
+        )
+
+    def _grading(self, kit: ThreadKit) -> Grading:
+        parts = self._parts
+        claim = self._claim
+        evidence = EvidenceReader(parts.database, parts.files, claim.session_id, claim.thread_id)
+        return Grading(
+            self._held,
+            kit.voice,
+            evidence,
+            provider=parts.provider,
+            rules=self._rules,
+            retry=parts.retry,
+            settings=parts.grader,
         )
 
 

@@ -36,6 +36,14 @@ _OUTCOME: Final = (
     "Work towards this outcome, on your own, until it is reached:\n\n{description}\n\n"
     "It will be judged by this rubric:\n\n{rubric}"
 )
+_REVISE: Final = (
+    "[The work has been judged by the rubric, and is not there yet. This was evaluation {number}.]\n\n"
+    "{explanation}\n\nRevise the work, then end your turn: it will be judged again."
+)
+_UNMET: Final = (
+    "[The work has been judged by the rubric for the last time, and is not there. No evaluation follows.]\n\n"
+    "{explanation}\n\nSay in a few words what has been reached and what has not, and end your turn."
+)
 _MEDIA: Final = frozenset({"image", "document"})
 _REFUSED: Final = "[Left out here: {type}. The model's API refused the request that held it.]"
 _UNCACHEABLE: Final = frozenset({"thinking", "redacted_thinking"})
@@ -93,6 +101,8 @@ class Transcript:
             case "user.define_outcome":
                 self._note_interruption()
                 (self._late if self._asking else last.said).append(_goal(event.body))
+            case "span.outcome_evaluation_end":
+                last.said.extend(_verdict(event.body))
             case "agent.thread_message_received":
                 self._note_interruption()
                 (self._late if self._asking else last.said).extend(_message(event.body))
@@ -154,7 +164,7 @@ class Transcript:
         if private.get("outcome") != "completed" or private.get("stop_reason") == "refusal":
             return
         self._interrupted = False
-        blocks = list(_given_back(private["content"], same_model=private.get("model") == self._model))
+        blocks = list(given_back(private["content"], same_model=private.get("model") == self._model))
         while blocks and blocks[-1]["type"] in _UNCACHEABLE:
             blocks.pop()  # a message may not end in thinking; nothing came of it
         if blocks:
@@ -183,7 +193,21 @@ def _goal(outcome: Mapping[str, Any]) -> Block:
     return {"type": "text", "text": text}
 
 
-def _given_back(content: Iterable[Block], *, same_model: bool) -> Iterable[Block]:
+def _verdict(ended: Mapping[str, Any]) -> list[Block]:
+    """What the agent is told of an evaluation; of those that leave it nothing to do, nothing."""
+    match ended["result"]:
+        case "needs_revision":
+            told = _REVISE
+        case "max_iterations_reached":
+            told = _UNMET
+        case _:
+            return []
+    text = told.format(number=ended["iteration"] + 1, explanation=ended["explanation"])
+    return [{"type": "text", "text": text}]
+
+
+def given_back(content: Iterable[Block], *, same_model: bool) -> Iterable[Block]:
+    """The blocks of a model's answer as it takes them back."""
     for block in content:
         match block.get("type"):
             case "text" if not block.get("text", "").strip():

@@ -15,7 +15,7 @@ import psycopg
 import structlog
 
 from corral.brain import decide as choices
-from corral.brain import emit, gateway_events
+from corral.brain import emit, gateway_events, grading_events
 from corral.brain.decide import (
     Action,
     AwaitRetry,
@@ -32,6 +32,7 @@ from corral.brain.decide import (
     TakeVerdicts,
     decide,
 )
+from corral.brain.grading import Grading
 from corral.brain.held import HeldSession, SessionLost
 from corral.brain.kit import ThreadKit
 from corral.brain.model_call import Answered, Failed, Interrupted, Outcome, call_model
@@ -77,6 +78,7 @@ class ThreadTurn:
         hands: Hands,
         rules: Rules,
         retry: RetryPolicy,
+        grading: Grading,
     ) -> None:
         self._id = thread_id
         self._held = held
@@ -87,6 +89,7 @@ class ThreadTurn:
         self._hands = hands
         self._rules = rules
         self._retry = retry
+        self._grading = grading
 
     async def run(self) -> None:
         """Carry the thread on until it rests. Raises `SessionLost` when it is no longer this brain's."""
@@ -122,6 +125,9 @@ class ThreadTurn:
         events: list[NewEvent] = []
         if (request := self._thread(state).request) is not None:
             events.append(emit.request_end(self._voice, request, "failed", is_error=True))
+        outcome = None if self._voice.primary else state.outcome
+        if outcome is not None and outcome.evaluation is not None:
+            events.append(grading_events.broken_off(self._voice, outcome))
         message = "The server failed inside while it worked on this turn; its log says why."
         events.append(emit.error(self._voice, "unknown_error", message, "exhausted"))
         return events
@@ -144,7 +150,7 @@ class ThreadTurn:
             case CallModel():
                 await self._call_model(state, action)
             case Evaluate():
-                await self._held.append(state, [emit.ungraded(self._voice, action.outcome)])
+                await self._grading.step(state, action.outcome)
             case GoIdle():
                 await self._go_idle(state, action)
             case Settle():
@@ -190,7 +196,7 @@ class ThreadTurn:
         if idles:
             now = self._held.clock.now()
             ended = GoIdle("end_turn")
-            settled = choices.settle(as_if(state, taken, now), self._rules, now, ended, self._id)
+            settled = choices.settle(as_if(state, events, now), self._rules, now, ended, self._id)
             events += emit.idle(self._voice, state, ended, now, settled)
         await self._held.append(state, events, take=[waiting.id for waiting in action.inputs])
 

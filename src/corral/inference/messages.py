@@ -149,6 +149,8 @@ class MessagesProvider:
             body["system"] = request.system
         if request.tools:
             body["tools"] = request.tools
+        if request.tool_choice is not None:
+            body["tool_choice"] = request.tool_choice
         if self._claude_api and request.effort != _EFFORT_DEFAULT:
             body["output_config"] = {"effort": request.effort}
         return body

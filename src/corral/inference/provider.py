@@ -16,6 +16,7 @@ class ModelRequest(msgspec.Struct, frozen=True):
     messages: list[dict[str, Any]]
     system: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
+    tool_choice: dict[str, Any] | None = None
     effort: str = "high"
     speed: str = "standard"
     session_id: str = ""

@@ -97,13 +97,16 @@ def active_micros(since: datetime | None, before: int, now: datetime) -> int:
     return before if since is None else before + max(0, (now - since) // timedelta(microseconds=1))
 
 
-def fold_thread(state: ThreadState, event: Event, *, fresh: bool) -> ThreadState:
-    """The thread's state after an event of it. `fresh`: an outcome has come in that no turn has seen yet."""
-    changes = _changes(state, event, fresh)
+def fold_thread(state: ThreadState, event: Event, *, awaits: bool | None = None) -> ThreadState:
+    """The thread's state after an event of it.
+
+    `awaits`: None if it works on no outcome, else whether that has come in without any turn having seen it.
+    """
+    changes = _changes(state, event, awaits)
     return msgspec.structs.replace(state, **changes) if changes else state
 
 
-def _changes(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
+def _changes(state: ThreadState, event: Event, awaits: bool | None) -> dict[str, Any]:
     kind = event.type
     if kind in TOOL_USES:
         return _tool_use(state, event)
@@ -126,6 +129,8 @@ def _changes(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
             return {"request": event.id, "pending": False, "ending": None, "said": ()}
         case "span.model_request_end":
             return _request_end(state, event)
+        case "span.outcome_evaluation_ongoing" | "span.outcome_evaluation_end":
+            return _graded(state, event)
         case "session.error":
             exhausted = event.body["error"]["retry_status"]["type"] == "exhausted"
             ends = exhausted and event.body["error"]["type"] not in _HARMLESS_ERRORS
@@ -133,8 +138,11 @@ def _changes(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
                 return {"mcp_failed": (*state.mcp_failed, event.body["error"]["mcp_server_name"])}
             return {"ending": "retries_exhausted", "pending": False} if ends else {}
         case _:
-            return _status(state, event, fresh)
+            return _status(state, event, awaits)
 
+
+TOLD_RESULTS: Final = frozenset({"needs_revision", "max_iterations_reached"})
+"""The verdicts on an outcome after which the agent has a turn: to revise its work, or to acknowledge."""
 
 _HARMLESS_ERRORS: Final = frozenset({"mcp_connection_failed_error", "mcp_authentication_failed_error"})
 """Errors after which the session runs on, without the server concerned (contract section 5.3)."""
@@ -192,7 +200,7 @@ def _completed(state: ThreadState, private: dict[str, Any]) -> dict[str, Any]:
             return {"ending": "end_turn", "truncations": 0}
 
 
-def _status(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
+def _status(state: ThreadState, event: Event, awaits: bool | None) -> dict[str, Any]:
     match event.type:
         case "session.thread_status_running":
             return {
@@ -214,9 +222,10 @@ def _status(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
                 "stop_type": stop["type"],
                 "announced": tuple(stop.get("event_ids", ())),
                 "interrupted": False,
-                "ending": None,
+                # What an outcome asked for is done and yet to be judged, whatever keeps it from that now.
+                "ending": "end_turn" if awaits is False and state.ending == "end_turn" else None,
                 # An outcome that came in while the turn was ending has a turn of its own.
-                **({} if waits else {"pending": fresh, "failures": 0, "truncations": 0, "rounds": 0}),
+                **({} if waits else {"pending": bool(awaits), **_TURN_OVER}),
             }
         case "session.thread_status_rescheduled":
             return {**_stopped_running(state, event), "status": "rescheduling", **_retry(event)}
@@ -227,6 +236,16 @@ def _status(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
             return {**_stopped_running(state, event), "status": "terminated", **stopped}
         case _:
             return {}
+
+
+_TURN_OVER: Final = {"failures": 0, "truncations": 0, "rounds": 0}
+
+
+def _graded(state: ThreadState, event: Event) -> dict[str, Any]:
+    """After a step of an evaluation: what it used, and whether the agent has to hear of a verdict."""
+    used = state.usage.plus((event.private or {}).get("usage") or {})
+    told = {"pending": True, **_TURN_OVER} if event.body.get("result") in TOLD_RESULTS else {}
+    return {"usage": used, **told}
 
 
 def _retry(event: Event) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field, structs
 
-from corral.settings.background import Dreams, Webhooks
+from corral.settings.background import Dreams, Outcomes, Webhooks
 from corral.settings.gateway import Gateway, Vault
 from corral.settings.inference import Inference
 from corral.settings.load import Load
@@ -300,6 +300,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gateway: Gateway = field(default_factory=Gateway)
     webhooks: Webhooks = field(default_factory=Webhooks)
     dreams: Dreams = field(default_factory=Dreams)
+    outcomes: Outcomes = field(default_factory=Outcomes)
     log: Log = field(default_factory=Log)
 
     def secrets(self) -> Iterator[Secret]:

@@ -106,7 +106,10 @@ class Player:
             step = source.steps[index] if index < len(source.steps) else converse.step(conversation, turn)
         else:
             step = source(conversation, turn)
-        return fill(choose(step, conversation), conversation, index), (key, index)
+        step = choose(step, conversation)
+        if _is_forced(conversation) and not _calls_what_there_is(step, conversation):
+            step = converse.forced(conversation)
+        return fill(step, conversation, index), (key, index)
 
     def _resolve(self, script: Script) -> Script | Playable:
         if script.name is None or script.steps:
@@ -126,3 +129,15 @@ class Player:
             self.issued[call] = proofs
         while len(self.issued) > MAX_ISSUED:
             self.issued.popitem(last=False)
+
+
+def _is_forced(conversation: Conversation) -> bool:
+    choice: dict[str, Any] = conversation.body.get("tool_choice") or {}
+    return choice.get("type") in ("any", "tool")
+
+
+def _calls_what_there_is(step: Step, conversation: Conversation) -> bool:
+    """Whether a step may answer a request that forces a tool; blocks that are given are taken to be meant."""
+    if step.content is not None:
+        return True
+    return bool(step.tools) and all(call.name in conversation.tool_names for call in step.tools)

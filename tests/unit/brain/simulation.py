@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from corral.brain import emit
+from corral.brain import emit, grading_events
 from corral.brain.decide import (
     Action,
     AwaitRetry,
@@ -29,6 +29,7 @@ from corral.brain.decide import (
     settle,
     settle_all,
 )
+from corral.brain.grader import VERDICT, Unusable, Verdict, Wishes, read_answer
 from corral.brain.own_tools import OwnAnswer, own_tool
 from corral.brain.transcript import Transcript
 from corral.brain.voice import Voice
@@ -73,6 +74,8 @@ class SimulatedSession:
         self.resolved: set[str] = set()
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.actions: list[str] = []
+        self.verdicts: list[ModelResponse] = []
+        """What the grader answers; once there is none left, it is satisfied."""
 
     def sends(self, kind: str, **body: Any) -> None:
         """A client's event that waits in the queue."""
@@ -89,12 +92,12 @@ class SimulatedSession:
         new = NewEvent(new_id("sevt"), kind, THREAD, {field: call.id, **body})
         self.append([msgspec.structs.replace(new, resolves=call.id)])
 
-    def defines(self, description: str = "a report") -> None:
+    def defines(self, description: str = "a report", iterations: int = 3) -> None:
         """An outcome, which enters the log at once."""
         body: dict[str, Any] = {
             "outcome_id": new_id("outc"),
             "description": description,
-            "max_iterations": 3,
+            "max_iterations": iterations,
         }
         rubric = {"type": "text", "content": "has figures"}
         self.append([new_event("user.define_outcome", THREAD, **body, rubric=rubric)])
@@ -145,7 +148,7 @@ class SimulatedSession:
             case AwaitRetry():
                 self.now = action.until
             case Evaluate():
-                self.append([emit.ungraded(self.voice, action.outcome)])
+                self._evaluates(action, outcome)
             case GoIdle():
                 taken = [entry.taken() for entry in action.flush]
                 self.append([*taken, *self._idle(action)], action.flush)
@@ -159,6 +162,23 @@ class SimulatedSession:
     def _idle(self, action: GoIdle) -> list[NewEvent]:
         settled = settle(self.state, self.rules, self.now, action)
         return emit.idle(self.voice, self.state, action, self.now, settled)
+
+    def _evaluates(self, action: Evaluate, outcome: ModelResponse | ModelFailed | None) -> None:
+        begun = grading_events.begun(self.voice, action.outcome)
+        self.append([*emit.running(self.voice, self.state), begun])
+        judged = self.state.outcome
+        assert judged is not None
+        if isinstance(outcome, ModelFailed):
+            retry_at = self.now + timedelta(minutes=1) if outcome.retryable else None
+            self.append(grading_events.failed(self.voice, judged, outcome, retry_at=retry_at, alone=True))
+        elif outcome is not None:
+            match read_answer(self.verdicts.pop(0) if self.verdicts else verdict()):
+                case Verdict() as found:
+                    self.append([grading_events.judged(self.voice, judged, verdict(), found)])
+                case Wishes():
+                    self.append([grading_events.read(self.voice, judged, verdict(), {})])
+                case Unusable() as why:
+                    self.append([grading_events.unusable(self.voice, judged, verdict(), why)])
 
     def _calls_model(self, action: CallModel, outcome: ModelResponse | ModelFailed | None) -> None:
         start = self.voice.event("span.model_request_start")
@@ -199,6 +219,12 @@ def answer(*blocks: dict[str, Any], stop: str = "end_turn", **fields: Any) -> Mo
     if any(block["type"] == "tool_use" for block in content) and stop == "end_turn":
         stop = "tool_use"
     return ModelResponse(content, stop, {}, MODEL, **fields)
+
+
+def verdict(result: str = "satisfied", explanation: str = "as asked") -> ModelResponse:
+    """A verdict of the grader's."""
+    given: dict[str, Any] = {"criteria": [], "explanation": explanation, "result": result}
+    return answer({"type": "tool_use", "id": "toolu_v", "name": VERDICT, "input": given})
 
 
 def use(id: str, name: str = "look_up", **given: Any) -> dict[str, Any]:

@@ -36,6 +36,13 @@ def step(conversation: Conversation, turn: int) -> Step:
     return Step(text=f"You said: {conversation.text.strip()[:_ECHO_CHARS]}")
 
 
+def forced(conversation: Conversation) -> Step:
+    """The plainest call of a tool that has to be called: the one that is named, or the first."""
+    choice: dict[str, Any] = conversation.body["tool_choice"]
+    tool = next(tool for tool in conversation.tools if tool["name"] == choice.get("name", tool["name"]))
+    return Step(tools=[ToolCall(name=tool["name"], input=_least_input(tool.get("input_schema") or {}))])
+
+
 def _report(results: list[ToolResult]) -> str:
     lines = ["Here is what I found."]
     for result in results:
