@@ -81,7 +81,7 @@ class EvidenceReader:
         )
         assert defined is not None
         body = msgspec.json.decode(defined["body"])
-        record, words = await self._record(evaluation.start_seq)
+        record, words = await self._record(outcome.defined, evaluation.start_seq)
         outputs, count = await self._files.outputs(self._session_id, LISTED)
         return Evidence(
             mark=evaluation.start_id,
@@ -109,12 +109,15 @@ class EvidenceReader:
             return {"text": reason, "is_error": True}
         return {"text": part_of(text, wish.offset), "is_error": False}
 
-    async def _record(self, before: int) -> tuple[str, str]:
-        """What was done, the latest that fits, and the last that the agent said."""
+    async def _record(self, defined: int, before: int) -> tuple[str, str]:
+        """What was done, the latest that fits, and the last that the agent said.
+
+        The definition is left out: it stands by itself.
+        """
         rows = await self._database.fetch(
             "select type, body::text as body from events where session_id = %s and thread_id = %s"
-            " and type = any(%s) and seq < %s order by seq desc limit %s",
-            (self._session_id, self._thread_id, list(SPEAKERS), before, _ENTRIES),
+            " and type = any(%s) and seq < %s and seq <> %s order by seq desc limit %s",
+            (self._session_id, self._thread_id, list(SPEAKERS), before, defined, _ENTRIES),
         )
         events = [(row["type"], msgspec.json.decode(row["body"])) for row in rows]
         words = next((content_text(body["content"]) for kind, body in events if kind == "agent.message"), "")

@@ -155,14 +155,14 @@ def grading_request(
 ) -> ModelRequest:
     """The next request of an evaluation in which `reads` answers have read so far.
 
-    `plain`: an earlier one was refused; this one holds neither media nor a forced tool.
+    `plain`: an earlier one was refused; this one forces no tool. Its evidence should hold no media either.
     """
     readable = any(one.text is not None for one in evidence.deliverables)
     tools = [_VERDICT_TOOL, _READ_TOOL] if readable else [_VERDICT_TOOL]
     forced = {"type": "tool", "name": VERDICT} if not readable or reads >= MOST_READS else {"type": "any"}
     return ModelRequest(
         model=model,
-        messages=_messages(evidence, model, plain=plain),
+        messages=_messages(evidence, model),
         system=[{"type": "text", "text": _prompt(), "cache_control": {"type": "ephemeral"}}],
         tools=tools,
         tool_choice=None if plain else forced,
@@ -253,8 +253,8 @@ def _explained(submitted: _Submitted) -> str:
     return "\n".join([text, "", *lines]) if lines else text
 
 
-def _messages(evidence: Evidence, model: str, *, plain: bool) -> list[dict[str, Any]]:
-    first = _first_message(evidence, plain=plain)
+def _messages(evidence: Evidence, model: str) -> list[dict[str, Any]]:
+    first = _first_message(evidence)
     first[-1] = {**first[-1], "cache_control": {"type": "ephemeral"}}
     messages: list[dict[str, Any]] = [{"role": "user", "content": first}]
     for one in evidence.rounds:
@@ -278,14 +278,14 @@ def _messages(evidence: Evidence, model: str, *, plain: bool) -> list[dict[str, 
     return messages
 
 
-def _first_message(evidence: Evidence, *, plain: bool) -> list[Block]:
+def _first_message(evidence: Evidence) -> list[Block]:
     number = f"This is evaluation {evidence.iteration + 1} of at most {evidence.max_iterations}."
     blocks = [_text(f"{number}\n\n# The task\n\n{evidence.description}\n\n# The rubric\n\n{evidence.rubric}")]
     if evidence.earlier:
         blocks.append(_text(f"# The evaluation before this one\n\n{_set_apart(evidence, evidence.earlier)}"))
     blocks.append(_text(f"# The deliverables\n\n{_listing(evidence)}"))
     for one in evidence.deliverables:
-        blocks += _shown(evidence, one, plain=plain)
+        blocks += _shown(evidence, one)
     record = evidence.record or "(It has done nothing that is on record.)"
     blocks.append(_text(f"# What the agent did, shortened\n\n{_set_apart(evidence, record)}"))
     words = evidence.last_words or "(It said nothing.)"
@@ -313,14 +313,13 @@ def _visibility(one: Deliverable) -> str:
     return "" if one.media is not None else ", its contents cannot be shown"
 
 
-def _shown(evidence: Evidence, one: Deliverable, *, plain: bool) -> Iterable[Block]:
+def _shown(evidence: Evidence, one: Deliverable) -> Iterable[Block]:
     name = msgspec.json.encode(one.path).decode()
     if one.text:
         yield _text(f"{name}:\n\n{_set_apart(evidence, one.text)}")
     if one.media is not None:
-        yield _text(f"{name}:" if not plain else f"{name} cannot be shown: the model does not take it.")
-        if not plain:
-            yield one.media
+        yield _text(f"{name}:")
+        yield one.media
 
 
 def _set_apart(evidence: Evidence, text: str) -> str:

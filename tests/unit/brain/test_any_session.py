@@ -14,7 +14,7 @@ from corral.session.calls import TOOL_RESULTS, TOOL_USES, Call
 from corral.session.state import SessionState, fold_all, with_inputs
 from corral.testing import signing
 from corral.testing.validation.blocks import NOVEL_BLOCK
-from tests.unit.brain.simulation import MODEL, OWN, SimulatedSession, use
+from tests.unit.brain.simulation import MODEL, OWN, SimulatedSession, answer, use, verdict
 
 Block: TypeAlias = dict[str, Any]
 
@@ -77,6 +77,11 @@ failures = st.sampled_from(
 )
 
 
+verdicts = st.sampled_from(
+    [verdict("satisfied"), verdict("needs_revision"), verdict("needs_revision"), verdict("failed"), answer()]
+)
+
+
 class AnySession(RuleBasedStateMachine):
     """Clients, models and brains take turns at random."""
 
@@ -123,8 +128,11 @@ class AnySession(RuleBasedStateMachine):
             self.session.sends("user.tool_confirmation", tool_use_id=call.id, result=verdict)
 
     @precondition(lambda self: self._busy())
-    @rule(blocks=model_blocks, names=tool_names, stop=stops)
-    def brain_acts_and_the_model_answers(self, blocks: list[Block], names: list[str], stop: str) -> None:
+    @rule(blocks=model_blocks, names=tool_names, stop=stops, found=verdicts)
+    def brain_acts_and_the_model_answers(
+        self, blocks: list[Block], names: list[str], stop: str, found: ModelResponse
+    ) -> None:
+        self.session.verdicts = [found]
         calls = [use(f"toolu_{next(self.ids)}", name) for name in names]
         stop = "tool_use" if calls and stop != "max_tokens" else stop
         self.session.acts(ModelResponse([*blocks, *calls], stop, {}, MODEL))
@@ -133,6 +141,21 @@ class AnySession(RuleBasedStateMachine):
     @rule(failure=failures)
     def brain_acts_and_the_request_fails(self, failure: ModelFailed | None) -> None:
         self.session.acts(failure)
+
+    @invariant()
+    def evaluations_are_begun_and_ended_one_at_a_time(self) -> None:
+        session = getattr(self, "session", None)
+        opened: list[str] = []
+        for event in session.events if session is not None else ():
+            if event.type == "span.outcome_evaluation_start":
+                assert not opened
+                opened.append(event.id)
+            elif event.type == "span.outcome_evaluation_end":
+                assert event.body["outcome_evaluation_start_id"] == (opened.pop() if opened else "")
+        outcome = session.state.outcome if session is not None else None
+        assert bool(opened) == (outcome is not None and outcome.evaluation is not None)
+        if outcome is not None:
+            assert outcome.iteration < outcome.max_iterations
 
     @invariant()
     def another_brain_reads_the_same_state_and_conversation(self) -> None:
