@@ -299,3 +299,19 @@ async def test_the_session_says_whose_turn_it_is(corral: Corral) -> None:
     corral.model.release("grading")
     await session.idle()
     assert await results(session) == ["satisfied"]
+
+
+async def test_an_evaluation_in_which_the_server_fails_is_ended(
+    corral: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(corral.services.sources, "outputs", broken)
+    session = await corral.session()
+    await session.sends(outcome({"text": "done"}))
+    idle = await session.idle()
+    assert idle.stop_reason.type == "retries_exhausted"
+    [start], [end] = await starts(session), await ends(session)
+    assert (end.result, end.outcome_evaluation_start_id) == ("failed", start.id)
+    assert await results(session) == ["failed"]

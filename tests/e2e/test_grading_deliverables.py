@@ -22,6 +22,7 @@ from tests.e2e.judging import (
 )
 from tests.e2e.test_files_in_sessions import OUTPUTS, PDF, PNG, content_of, outputs
 from tests.e2e.worker_at_work import TOOLSET, at_work, bash, pool
+from tests.unit.brain.test_office_text import workbook
 
 
 async def judged(session: SessionUnderTest) -> dict[str, Any]:
@@ -162,3 +163,11 @@ async def test_how_much_is_shown_has_bounds(corral: Corral) -> None:
     assert "text that can be read with read_deliverable" in text
     total = texts + IMAGES + 1 + DOCUMENTS + 1 + LISTED
     assert f"and {total - LISTED} more, which are not listed" in text
+
+
+async def test_a_spreadsheet_is_read_cell_by_cell(corral: Corral) -> None:
+    session = await corral.session()
+    row = '<row><c r="A1" t="inlineStr"><is><t>Growth</t></is></c><c r="B1"><f>1+1</f><v>2</v></c></row>'
+    await hands_over(corral, session, "model.xlsx", workbook(f"<worksheet>{row}</worksheet>"))
+    text = shown(await judged(session))
+    assert "# Sheet Assumptions\nA1: Growth | B1: =1+1 → 2" in text

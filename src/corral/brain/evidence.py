@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from corral.brain.grader import PART, Block, Deliverable, Evidence, Round, Wish, part_of
+from corral.brain.office_text import OFFICE_TYPES, office_text
 from corral.session.in_words import SPEAKERS, content_text, entry_text, shortened
 from corral.session.outcome_state import Evaluation, Outcome
 from corral.store.database import Database
@@ -29,6 +30,10 @@ WORDS_CHARACTERS: Final = 40_000
 """Of the agent's last message."""
 TEXT_BYTES: Final = 4 * 1024 * 1024
 """Of one deliverable that can be read as text, from its beginning."""
+OFFICE_BYTES: Final = 8 * 1024 * 1024
+"""Of a spreadsheet, document or set of slides whose text is shown."""
+UNPACKED: Final = 20
+"""Of those, how many are looked into without being asked for."""
 _SAMPLE_BYTES: Final = 4096
 IMAGES: Final = 10
 DOCUMENTS: Final = 3
@@ -100,8 +105,7 @@ class EvidenceReader:
     async def answer(self, wish: Wish) -> Block:
         """A part of a deliverable that the grader asked for, or why it cannot have it."""
         output = await self._files.output(self._session_id, wish.path)
-        content = None if output is None else await self._files.beginning(output.file_id, TEXT_BYTES)
-        text = None if content is None else text_of(content)
+        text = None if output is None else await self._text(output, TEXT_BYTES)
         if text is None:
             reason = (
                 "There is no such deliverable." if output is None else "It is no text that could be read."
@@ -157,10 +161,11 @@ class EvidenceReader:
             return msgspec.structs.replace(plain, media=block)
         if not output.size_bytes:
             return plain
+        if output.mime_type in OFFICE_TYPES and not room.unpacks():
+            return plain
         # With no room left it is enough to know whether it can be read at all.
         most = TEXT_BYTES if room.characters else _SAMPLE_BYTES
-        content = await self._files.beginning(output.file_id, most)
-        text = None if content is None else text_of(content)
+        text = await self._text(output, most)
         if text is None:
             return plain
         if not room.characters:
@@ -168,6 +173,16 @@ class EvidenceReader:
         shown = text[: min(PART, room.characters)]
         room.characters -= len(shown)
         return msgspec.structs.replace(plain, text=shown, left=len(text) - len(shown))
+
+    async def _text(self, output: SessionOutput, most: int) -> str | None:
+        """The text of a deliverable, or of its first `most` bytes; None if it is none that could be read."""
+        if output.mime_type not in OFFICE_TYPES:
+            content = await self._files.beginning(output.file_id, most)
+            return None if content is None else text_of(content)
+        if output.size_bytes > OFFICE_BYTES:
+            return None
+        content = await self._files.beginning(output.file_id, OFFICE_BYTES)
+        return None if content is None else await asyncio.to_thread(office_text, output.mime_type, content)
 
 
 class _Room:
@@ -178,6 +193,12 @@ class _Room:
         self._bytes = MEDIA_BYTES if media else 0
         self._images = IMAGES
         self._documents = DOCUMENTS
+        self._unpacked = UNPACKED
+
+    def unpacks(self) -> bool:
+        """Whether another office file may be unpacked; then that is counted."""
+        self._unpacked -= 1
+        return self._unpacked >= 0
 
     def takes(self, output: SessionOutput) -> bool:
         """Whether an image or document can be shown; then its room is taken."""
