@@ -315,3 +315,21 @@ async def test_an_evaluation_in_which_the_server_fails_is_ended(
     [start], [end] = await starts(session), await ends(session)
     assert (end.result, end.outcome_evaluation_start_id) == ("failed", start.id)
     assert await results(session) == ["failed"]
+
+
+async def test_nul_in_what_the_grader_says_does_no_harm(corral: Corral) -> None:
+    corral.model.rule(
+        if_system_contains=GRADER,
+        if_result_is_error=True,
+        tools=[verdict("satisfied", "it \0 is", **{"nul \0": True})],
+    )
+    grades(corral.model, verdict("satisfied", "is \0 it", **{"not \0 met": False}))
+    budget: Any = {"type": "limit", "max_list_cost": {"amount": "100", "currency": "USD"}}
+    session = await corral.session(budget=budget)
+    await session.sends(outcome({"text": "done \0"}))
+    idle = await session.idle()
+    [end] = await ends(session)
+    assert (end.result, end.explanation) == ("satisfied", "it \ufffd is\n\n- met: nul \ufffd (seen)")
+    assert await results(session) == ["satisfied"]
+    await session.sends(outcome({"text": "another"}))
+    await session.idle(after=idle.id)

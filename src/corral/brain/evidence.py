@@ -139,12 +139,14 @@ class EvidenceReader:
     async def _rounds(self, after: int) -> list[Round]:
         rows = await self._database.fetch(
             "select private::text as private from events where session_id = %s and seq > %s"
-            " and type = 'span.outcome_evaluation_ongoing' and private -> 'content' is not null order by seq",
+            " and type = 'span.outcome_evaluation_ongoing' and private is not null order by seq",
             (self._session_id, after),
         )
         kept: list[Mapping[str, Any]] = [msgspec.json.decode(row["private"]) for row in rows]
         return [
-            Round(one["content"], one["results"], one.get("note", ""), one.get("model", "")) for one in kept
+            Round(one["content"], one["results"], one.get("note", ""), one.get("model", ""))
+            for one in kept
+            if "content" in one
         ]
 
     async def _deliverables(self, outputs: Sequence[SessionOutput], *, media: bool) -> list[Deliverable]:

@@ -250,7 +250,8 @@ def _explained(submitted: _Submitted) -> str:
         for one in submitted.criteria[:_CRITERIA]
     ]
     text = submitted.explanation.strip()[:_EXPLANATION]
-    return "\n".join([text, "", *lines]) if lines else text
+    # Free text as the API takes it elsewhere too: no NUL.
+    return ("\n".join([text, "", *lines]) if lines else text).replace("\0", "\ufffd")
 
 
 def _messages(evidence: Evidence, model: str) -> list[dict[str, Any]]:
