@@ -172,6 +172,16 @@ def test_an_interrupt_ends_an_evaluation_under_its_start() -> None:
     assert session.state.stop_type == "end_turn"
 
 
+def test_an_interrupt_ends_an_evaluation_that_waits_to_be_tried_again() -> None:
+    session = worked()
+    session.acts(BUSY)
+    session.sends("user.interrupt")
+    session.rests()
+    assert results(session) == ["interrupted"]
+    assert session.state.status == "idle"
+    assert "Evaluate" not in session.actions[2:]
+
+
 def test_at_the_budget_the_judging_waits_and_is_not_forgotten() -> None:
     session = worked(budget=10)
     session.now += timedelta(days=1)
