@@ -22,6 +22,7 @@ from corral.api.services import Services
 from corral.background.jobs import Background, PeriodicJob
 from corral.brain.brains import Brains, BrainSettings
 from corral.brain.claims import EnvironmentBounds
+from corral.brain.context_rules import ContextSettings
 from corral.brain.grading import GraderSettings
 from corral.brain.retry import RetryPolicy
 from corral.brain.web_tools import WebOffer
@@ -62,6 +63,7 @@ from corral.vault import rows as secret_rows
 from corral.vault.backends.backend import SecretBackend
 from corral.vault.keeping import Keeper, remove_dropped
 from corral.vault.keys import PublicKey
+from corral.wire.model_table import PROVIDERS, CapabilityTable
 
 _CLAUDE_API: Final = "https://api.anthropic.com"
 _SCHEDULES_CRON: Final = "* * * * * */10"
@@ -81,14 +83,15 @@ _log = structlog.get_logger(__name__)
 
 def provider_of(inference: Inference) -> MessagesProvider:
     """The provider that the settings name. Nothing is connected before the first request."""
-    claude_api = inference.provider == "anthropic"
     return MessagesProvider(
         base_url=inference.base_url or _CLAUDE_API,
         api_key=inference.api_key.reveal() if inference.api_key is not None else "none",
         models=inference.models,
         max_tokens=inference.max_tokens,
         timeout=inference.request_timeout_seconds,
-        claude_api=claude_api,
+        offers=PROVIDERS[inference.provider],
+        capabilities=CapabilityTable(inference.capabilities),
+        context_editing=inference.context_editing,
     )
 
 
@@ -122,6 +125,12 @@ def brain_settings(settings: Settings, prices: PriceTable) -> BrainSettings:
         prices=prices,
         web=web_offer(settings.gateway),
         grader=GraderSettings(settings.outcomes.grader_model, settings.outcomes.heartbeat_seconds),
+        context=ContextSettings(
+            capabilities=CapabilityTable(settings.inference.capabilities),
+            compact_at=brain.compact_at,
+            images_kept=brain.images_kept,
+            max_tokens=settings.inference.max_tokens,
+        ),
     )
 
 
@@ -240,6 +249,7 @@ async def open_services(
             models=ModelList(
                 provider if isinstance(provider, ModelSource) else None,
                 prices=prices,
+                capabilities=CapabilityTable(settings.inference.capabilities),
                 aliases=settings.inference.models,
                 timeout=settings.inference.models_timeout_seconds,
             ),

@@ -13,6 +13,7 @@ import psycopg
 import structlog
 
 from corral.brain.claims import Claim, Claims, EnvironmentBounds
+from corral.brain.context_rules import ContextSettings
 from corral.brain.grading import GraderSettings
 from corral.brain.handover import HandedOver, Handover
 from corral.brain.held import SessionLost
@@ -47,6 +48,7 @@ class BrainSettings(msgspec.Struct, frozen=True):
     web: WebOffer = NO_WEB
     """The web tools that agents may have."""
     grader: GraderSettings = GraderSettings()
+    context: ContextSettings = ContextSettings()
 
 
 class Brains:
@@ -88,6 +90,7 @@ class Brains:
             prices=settings.prices,
             web=settings.web,
             grader=settings.grader,
+            context=settings.context,
         )
 
     async def __aenter__(self) -> Self:

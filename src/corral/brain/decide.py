@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from corral.brain.context_rules import ContextRules
 from corral.session.budget import SESSION_HOUR, at_budget
 from corral.session.calls import GATEWAY_KINDS, Call
 from corral.session.events import Input
@@ -28,6 +29,7 @@ class Rules(msgspec.Struct, frozen=True):
     max_rounds: int = 1_000
     """Model requests in one turn, before the turn is taken to run in circles."""
     max_truncations: int = 3
+    context: ContextRules = ContextRules()
     session_hour: int = SESSION_HOUR
     """The list price of an hour of running, in nanodollars."""
 
@@ -71,6 +73,10 @@ class CallModel(msgspec.Struct, frozen=True):
     inputs: tuple[Input, ...]
 
 
+class Compact(msgspec.Struct, frozen=True):
+    """The conversation is near the limit of the model's context: have it summed up. What waits, waits on."""
+
+
 class AwaitRetry(msgspec.Struct, frozen=True):
     """A model request failed; come back later."""
 
@@ -86,6 +92,9 @@ class Evaluate(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
+TurnError = Literal[
+    "tool_use_limit_reached_error", "compaction_limit_reached_error", "model_request_failed_error"
+]
 StopReason = Literal["end_turn", "requires_action", "retries_exhausted", "refusal", "budget_reached"]
 
 
@@ -96,7 +105,7 @@ class GoIdle(msgspec.Struct, frozen=True):
     event_ids: tuple[str, ...] = ()
     flush: tuple[Input, ...] = ()
     """Messages that the dead turn takes with it into the log, unanswered."""
-    error: Literal["tool_use_limit_reached_error", "model_request_failed_error"] | None = None
+    error: TurnError | None = None
     ends_turn: bool = False
     """True if the thread's turn has ended all the same: the budget was reached with nothing left to do."""
     reports: bool = False
@@ -120,6 +129,7 @@ Action = (
     | Deny
     | RunTools
     | CallModel
+    | Compact
     | AwaitRetry
     | Evaluate
     | GoIdle
@@ -209,6 +219,13 @@ def _go_on(state: SessionState, thread: ThreadState, rules: Rules, now: datetime
         if thread.truncations > rules.max_truncations:
             cut_off = "model_request_failed_error"
             return GoIdle("retries_exhausted", flush=messages, error=cut_off, reports=child)
+        if rules.context.is_due(thread):
+            if thread.compactions >= rules.context.most_in_a_row:
+                full = "compaction_limit_reached_error"
+                return GoIdle(
+                    "retries_exhausted", flush=messages, error=full, reports=child, terminates=child
+                )
+            return Compact()
         return CallModel(messages)
     if outcome is not None and thread.ending == "end_turn" and not _others_at_it(state, thread, rules, now):
         return _evaluate(state, thread, outcome, rules, now)

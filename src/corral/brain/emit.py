@@ -8,7 +8,7 @@ import msgspec
 
 from corral.brain.decide import GoIdle, Settled
 from corral.brain.delegation import message
-from corral.brain.own_tools import SERVER
+from corral.brain.own_tools import NO_ANSWERS, SERVER, OwnAnswer, OwnAnswers
 from corral.brain.permission import custom_tools, evaluate
 from corral.brain.voice import Voice
 from corral.inference.provider import ModelFailed, ModelResponse
@@ -25,6 +25,8 @@ INTERRUPTED_CALL: Final = "Tool execution was interrupted before completion. Ple
 
 _ERROR_MESSAGES: Final = {
     "tool_use_limit_reached_error": "The turn made more model requests than one turn may; it was stopped.",
+    "compaction_limit_reached_error": "The conversation does not fit into the model's context. "
+    "Send a shorter message, or choose a model with a larger context.",
     "model_request_failed_error": "The model's responses were cut off at the output limit again and again.",
 }
 FAILURES: Final = {
@@ -159,13 +161,19 @@ class PreviewIds(msgspec.Struct):
 
 
 def response(
-    voice: Voice, start_id: str, answer: ModelResponse, ids: PreviewIds, state: SessionState
+    voice: Voice,
+    start_id: str,
+    answer: ModelResponse,
+    ids: PreviewIds,
+    state: SessionState,
+    looked_up: OwnAnswers = NO_ANSWERS,
 ) -> list[NewEvent]:
     """What a model's answer writes: thinking, message, tool uses, the end of the request, and the results of
     those calls that the brain answers itself.
 
     The request's end keeps the raw answer, which event stands for which call of the model, and what calls
-    that deal with other threads are answered.
+    that deal with other threads are answered. `looked_up` are answers that had to be read first, by the ids
+    of the model's calls.
     """
     events = _said(voice, answer, ids)
     calls: dict[str, str] = {}
@@ -183,7 +191,7 @@ def response(
         use = _tool_use(voice, block)
         calls[block["id"]] = use.id
         events.append(use)
-        answers.extend(_own_result(voice, use))
+        answers.extend(_own_result(voice, use, looked_up.get(block["id"])))
     return [*events, _completed(voice, start_id, answer, calls, answered), *answers]
 
 
@@ -232,11 +240,11 @@ def _tool_use(voice: Voice, block: Mapping[str, Any]) -> NewEvent:
     return voice.event("agent.tool_use", name=name, input=given, **evaluation.fields())
 
 
-def _own_result(voice: Voice, use: NewEvent) -> Iterable[NewEvent]:
+def _own_result(voice: Voice, use: NewEvent, found: OwnAnswer | None) -> Iterable[NewEvent]:
     tool = voice.own.get(use.body["name"])
     if tool is None or use.body.get("mcp_server_name") != SERVER:
         return
-    brought = tool.answer(use.body["input"])
+    brought = found or tool.answer(use.body["input"])
     content = [{"type": "text", "text": brought.text}]
     event = voice.event(
         "agent.mcp_tool_result", mcp_tool_use_id=use.id, content=content, is_error=brought.is_error
@@ -251,6 +259,19 @@ def _completed(
     calls: Mapping[str, str],
     answered: Mapping[str, Mapping[str, Any]],
 ) -> NewEvent:
+    kept = {
+        "outcome": "completed",
+        "content": answer.content,
+        "stop_reason": answer.stop_reason,
+        "stop_details": answer.stop_details,
+        "calls": calls,
+        **({"answered": answered} if answered else {}),
+    }
+    return answered_request(voice, start_id, answer, kept)
+
+
+def answered_request(voice: Voice, start_id: str, answer: ModelResponse, kept: Mapping[str, Any]) -> NewEvent:
+    """The end of a model request that was answered: what it used, and privately what is `kept` of it."""
     usage = usage_of(voice, answer)
     counts = {name: usage[name] for name in ("input_tokens", "output_tokens", "cache_read_input_tokens")}
     written = usage["ephemeral_5m_input_tokens"] + usage["ephemeral_1h_input_tokens"]
@@ -264,12 +285,7 @@ def _completed(
             "speed": voice.agent["model"]["speed"],
         },
         private={
-            "outcome": "completed",
-            "content": answer.content,
-            "stop_reason": answer.stop_reason,
-            "stop_details": answer.stop_details,
-            "calls": calls,
-            **({"answered": answered} if answered else {}),
+            **kept,
             "model": voice.agent["model"]["id"],
             "served_model": answer.model,
             "usage": usage,

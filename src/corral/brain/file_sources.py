@@ -8,7 +8,7 @@ import asyncio
 import base64
 from typing import Any, Final, Protocol
 
-from corral.brain.media_limits import within_limits
+from corral.brain.media_limits import DEFAULT_LIMITS, MediaLimits, within_limits
 
 _GONE: Final = "[A file ({file_id}) stood here. It has been deleted or has expired.]"
 _LARGE: Final = 1024 * 1024
@@ -36,7 +36,7 @@ class FileSources:
         self._reader = reader
         self._read: dict[str, dict[str, Any]] = {}
 
-    async def resolved(self, messages: list[Message]) -> list[Message]:
+    async def resolved(self, messages: list[Message], limits: MediaLimits = DEFAULT_LIMITS) -> list[Message]:
         """The conversation with bytes in place of ids; the same list where it names no file.
 
         A file that is gone is replaced by a text that says so. Raises what `FileReader.read` raises.
@@ -44,7 +44,7 @@ class FileSources:
         if not any(_names_file(block) for message in messages for block in message["content"]):
             return messages
         resolved = [{**message, "content": await self._content(message["content"])} for message in messages]
-        return within_limits(resolved)
+        return within_limits(resolved, limits)
 
     async def _content(self, content: list[Block]) -> list[Block]:
         return [await self._block(block) if _names_file(block) else block for block in content]

@@ -1,5 +1,6 @@
 """What one thread of a session works with: its agent's voice, tools and skills, and what its model saw."""
 
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
@@ -7,9 +8,15 @@ import structlog
 
 from corral.brain import emit
 from corral.brain.claims import Claim
+from corral.brain.compaction import summary_request
+from corral.brain.context_rules import ContextSettings
 from corral.brain.delegation import delegation_of
 from corral.brain.file_sources import FileReader, FileSources
+from corral.brain.history import HISTORY_TOOL, History
+from corral.brain.history import TOOL as HISTORY
 from corral.brain.mcp_shelf import McpGateway, McpShelf
+from corral.brain.media_limits import MediaLimits
+from corral.brain.own_tools import OwnTool
 from corral.brain.permission import Agent, enabled_sandbox_tools
 from corral.brain.skills_note import SkillShelf
 from corral.brain.toolset import system_prompt, tool_definitions
@@ -21,6 +28,7 @@ from corral.inference.provider import InferenceProvider, ModelRequest
 from corral.session.events import Event
 from corral.session.thread_state import ThreadState
 from corral.store.database import Database
+from corral.wire.model_table import ModelCapabilities
 
 _log = structlog.get_logger(__name__)
 
@@ -43,6 +51,7 @@ class ThreadKit:
         provider: InferenceProvider,
         web: WebOffer,
         spent: Callable[[], bool],
+        context: ContextSettings,
     ) -> None:
         self.agent: Agent = thread.agent or claim.agent
         self._web = web
@@ -69,13 +78,17 @@ class ThreadKit:
         self._claim = claim
         self._shelf = SkillShelf(self.agent, claim.skills, self_hosted=claim.self_hosted)
         self._sources = FileSources(files)
+        self._context = context
+        self.history = History(database, claim.session_id, thread.id)
+        self._looking_back: dict[str, OwnTool] = {}
+        """The tool that reads the thread's own log, once that holds what its model is not shown."""
         self._ready = False
         self.voice = Voice(
             thread.id,
             self.agent,
             claim.self_hosted,
             prices,
-            self._shelf.tools,
+            ChainMap(self._looking_back, dict(self._shelf.tools)),
             self.mcp.tools,
             web.names,
             delegation_of(thread, self.agent),
@@ -106,6 +119,10 @@ class ThreadKit:
     async def request(self) -> ModelRequest:
         """The next model request."""
         model = self.agent["model"]
+        can = self.can
+        media = MediaLimits(self._context.images_kept, can.max_images, can.images, can.documents)
+        if self.transcript.looks_back:
+            self._looking_back[HISTORY] = HISTORY_TOOL
         system = system_prompt(
             self.agent,
             self_hosted=self._claim.self_hosted,
@@ -114,19 +131,30 @@ class ThreadKit:
             skills=self._shelf.note(),
             others=self.voice.delegation.note(),
         )
-        if system:
+        if system and can.prompt_cache:
             system[-1]["cache_control"] = {"type": "ephemeral"}
         if unanswered := self.transcript.unanswered():
             _log.error("the history was repaired for the model; no promise allows that", calls=unanswered)
         return ModelRequest(
             model=model["id"],
-            messages=await self._sources.resolved(self.transcript.messages()),
+            messages=await self._sources.resolved(
+                self.transcript.messages(media, marked=can.prompt_cache), media
+            ),
             system=system,
             tools=self._tools(),
             effort=model["effort"]["type"],
             speed=model["speed"],
             session_id=self._claim.session_id,
         )
+
+    @property
+    def can(self) -> ModelCapabilities:
+        """What the agent's model can do."""
+        return self._context.capabilities.of(self.agent["model"]["id"])
+
+    async def summary_request(self, *, digest: bool) -> ModelRequest:
+        """The model request that sums up the conversation so far."""
+        return summary_request(await self.request(), self.can, digest=digest)
 
     def _tools(self) -> list[dict[str, Any]]:
         return [

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from corral.brain.claims import Claim
+from corral.brain.context_rules import ContextRules, ContextSettings
 from corral.brain.decide import AwaitRetry, Rest, Rules, decide
 from corral.brain.evidence import EvidenceReader, OutputReader
 from corral.brain.file_sources import FileReader
@@ -51,6 +52,7 @@ class Parts(msgspec.Struct, frozen=True):
     prices: PriceTable
     web: WebOffer = NO_WEB
     grader: GraderSettings = GraderSettings()
+    context: ContextSettings = ContextSettings()
 
 
 class SessionTurn:
@@ -59,7 +61,11 @@ class SessionTurn:
     def __init__(self, claim: Claim, parts: Parts, log: PostgresSessionLog) -> None:
         self._claim = claim
         self._parts = parts
-        self._rules = Rules(self_hosted=claim.self_hosted, session_hour=parts.prices.session_hour)
+        self._rules = Rules(
+            self_hosted=claim.self_hosted,
+            context=ContextRules(claim.agent["model"]["id"], parts.context),
+            session_hour=parts.prices.session_hour,
+        )
         self._held = HeldSession(claim, database=parts.database, log=log, on_event=self._take_in)
         self._kits: dict[str, ThreadKit] = {}
         self._kit(self._held.state, claim.thread_id)
@@ -172,6 +178,7 @@ class SessionTurn:
                 provider=parts.provider,
                 web=parts.web,
                 spent=self._is_spent,
+                context=parts.context,
             )
         return kit
 

@@ -8,6 +8,9 @@ both get the same bytes. What it promises, whatever the log holds (contract, mes
   the calls; a use that the log never answered is answered with an error that says the outcome is unknown;
 - the model's own blocks go back as they came, except empty text, thinking without a signature, thinking
   signed for another model, and thinking after which nothing came;
+- after a compaction the summary and the latest exchanges stand for all of it; a cut is between exchanges, so
+  it splits no pair;
+- a result that is too long is shown in part, with the tool that reads the rest;
 - no more media than one request may hold (`corral.brain.media_limits`);
 - media that came in since the last answer stand in no request after one that was refused with them;
 - the log is never rewritten: repair happens here, on the way out.
@@ -16,7 +19,9 @@ both get the same bytes. What it promises, whatever the log holds (contract, mes
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from corral.brain.media_limits import within_limits
+from corral.brain.media_limits import DEFAULT_LIMITS, MediaLimits, within_limits
+from corral.brain.sizes import size_of
+from corral.brain.spilled import READ, WHOLE, preview
 from corral.session.calls import TOOL_RESULTS
 from corral.session.events import Event
 
@@ -44,8 +49,15 @@ _UNMET: Final = (
     "[The work has been judged by the rubric for the last time, and is not there. No evaluation follows.]\n\n"
     "{explanation}\n\nSay in a few words what has been reached and what has not, and end your turn."
 )
+_SUMMED_UP: Final = (
+    "[The conversation so far has outgrown what you can be shown, and is summed up in these notes of yours. "
+    f"All of it is still in your log: look up with {READ} what they do not tell.]\n\n"
+)
+_WAITING: Final = "[What follows was said before, and you have yet to answer it.]"
+_SHORTENED: Final = f"[Too long for you to be shown; {READ} has the rest.]"
 _MEDIA: Final = frozenset({"image", "document"})
 _REFUSED: Final = "[Left out here: {type}. The model's API refused the request that held it.]"
+_CUT_SHORT: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
 _UNCACHEABLE: Final = frozenset({"thinking", "redacted_thinking"})
 
 
@@ -83,6 +95,8 @@ class Transcript:
         self._exchanges: list[_Exchange] = [_Exchange(None, {})]
         self._interrupted = False
         self._asking = False
+        self.looks_back = False
+        """Whether the log holds something for the model that it is not shown."""
         self._late: list[Block] = []
         """What was said while the model was being asked: it stands behind the answer."""
 
@@ -116,13 +130,14 @@ class Transcript:
                 self._response(dict(event.private or {}))
                 self._exchanges[-1].said.extend(self._late)
                 self._asking, self._late = False, []
+            case "agent.thread_context_compacted" if event.private is not None:
+                self._compact(event.private)
             case kind if kind in TOOL_RESULTS:
                 model_id = last.calls.get(event.body[TOOL_RESULTS[kind]])
                 if model_id is not None and model_id not in last.results:
                     is_error = bool(event.body.get("is_error"))
-                    last.results[model_id] = _result(
-                        model_id, _result_blocks(event.body.get("content") or [], is_error), is_error
-                    )
+                    blocks = _result_blocks(self._previewed(event), is_error)
+                    last.results[model_id] = _result(model_id, blocks, is_error)
             case _:
                 pass
 
@@ -134,7 +149,15 @@ class Transcript:
             for model_id in exchange.calls.values()
         )
 
-    def messages(self) -> list[Message]:
+    def sizes(self) -> list[int]:
+        """About how many characters each answer of the model has, together with the results of its calls."""
+        return [
+            size_of(exchange.blocks) + size_of(exchange.user_blocks())
+            for exchange in self._exchanges
+            if exchange.blocks is not None
+        ]
+
+    def messages(self, media: MediaLimits = DEFAULT_LIMITS, *, marked: bool = True) -> list[Message]:
         """The conversation so far, with prompt-cache marks where this request and the last one end."""
         messages: list[Message] = []
         for exchange in self._exchanges:
@@ -144,7 +167,8 @@ class Transcript:
                 messages.append({"role": "user", "content": blocks})
             if exchange.system and messages and messages[-1]["role"] == "user":
                 messages.append({"role": "system", "content": exchange.system})
-        return _with_cache_marks(within_limits(messages))
+        messages = within_limits(messages, media)
+        return _with_cache_marks(messages) if marked else messages
 
     @property
     def has_new_media(self) -> bool:
@@ -157,6 +181,26 @@ class Transcript:
         if self._interrupted:
             self._exchanges[-1].said.append({"type": "text", "text": _INTERRUPTED})
             self._interrupted = False
+
+    def _previewed(self, event: Event) -> list[Block]:
+        content: list[Block] = event.body.get("content") or []
+        shown = preview(content, event.id)
+        if shown is not None or WHOLE in (event.private or {}):
+            self.looks_back = True
+        return content if shown is None else shown
+
+    def _compact(self, private: Mapping[str, Any]) -> None:
+        """Put the summary in the place of what it sums up."""
+        self.looks_back = True
+        before = len(self._exchanges)
+        cut = max(1, before - private["kept"]) if private["kept"] else before
+        first = _Exchange(None, {})
+        first.said = [{"type": "text", "text": f"{_SUMMED_UP}{private['summary']}"}]
+        first.system = [block for exchange in self._exchanges[:cut] for block in exchange.system]
+        if cut == before and (waiting := self._exchanges[-1].said):
+            most = private.get("said_characters")
+            first.said += [{"type": "text", "text": _WAITING}, *_fitted(waiting, most)]
+        self._exchanges = [first, *self._exchanges[cut:]]
 
     def _response(self, private: dict[str, Any]) -> None:
         if private.get("refused"):
@@ -174,7 +218,7 @@ class Transcript:
             for model_id, answer in private.get("answered", {}).items():
                 content = [{"type": "text", "text": answer["text"]}]
                 self._exchanges[-1].results[model_id] = _result(model_id, content, answer["is_error"])
-        if private.get("stop_reason") == "max_tokens" and not private["calls"]:
+        if private.get("stop_reason") in _CUT_SHORT and not private["calls"]:
             self._exchanges[-1].said.append({"type": "text", "text": _CUT_OFF})
         if private.get("stop_reason") == "pause_turn" and blocks and blocks[-1]["type"] == "text":
             # Only a server tool may be under way at the end of a request; anything else is taken for prefill.
@@ -225,6 +269,21 @@ def _without_media(content: Iterable[Block]) -> list[Block]:
         {"type": "text", "text": _REFUSED.format(type=block["type"])} if block["type"] in _MEDIA else block
         for block in content
     ]
+
+
+def _fitted(content: Iterable[Block], most: int | None) -> list[Block]:
+    """The blocks, with only so many characters of their texts. Media stay: too many are left out anyway."""
+    if most is None:
+        return list(content)
+    fitted: list[Block] = []
+    for block in content:
+        if block["type"] != "text" or len(block["text"]) <= most:
+            fitted.append(block)
+            most -= len(block.get("text") or "")
+        elif most > 0:
+            fitted += [{**block, "text": block["text"][:most]}, {"type": "text", "text": _SHORTENED}]
+            most = 0
+    return [block for block in fitted if block["type"] != "text" or block["text"].strip()]
 
 
 def _shown(content: Iterable[Block]) -> list[Block]:

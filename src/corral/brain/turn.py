@@ -7,20 +7,21 @@ after the news.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol, assert_never
 
 import psycopg
 import structlog
 
+from corral.brain import compaction, emit, gateway_events, grading_events
 from corral.brain import decide as choices
-from corral.brain import emit, gateway_events, grading_events
 from corral.brain.decide import (
     Action,
     AwaitRetry,
     CallModel,
     CloseRequest,
+    Compact,
     Deny,
     Evaluate,
     GoIdle,
@@ -38,12 +39,12 @@ from corral.brain.kit import ThreadKit
 from corral.brain.model_call import Answered, Failed, Interrupted, Outcome, call_model
 from corral.brain.retry import RetryPolicy
 from corral.bus.hub import Bus
-from corral.inference.provider import InferenceProvider, ModelFailed
+from corral.inference.provider import InferenceProvider, ModelFailed, ModelRequest
 from corral.session.calls import GATEWAY_KINDS, Call
 from corral.session.commit import CommitRefused, LogUnavailable, Wake
 from corral.session.events import NewEvent
 from corral.session.state import SessionState, as_if
-from corral.session.thread_state import ThreadState
+from corral.session.thread_state import COMPACTION, ThreadState
 from corral.wire.errors import Overloaded
 
 FLOOR_SECONDS: Final = 5.0
@@ -149,6 +150,8 @@ class ThreadTurn:
                 await self._run_tools(state, action)
             case CallModel():
                 await self._call_model(state, action)
+            case Compact():
+                await self._compact(state)
             case Evaluate():
                 await self._grading.step(state, action.outcome)
             case GoIdle():
@@ -254,7 +257,7 @@ class ThreadTurn:
         events = [*taken, *emit.running(self._voice, state), start]
         await self._held.append(state, events, take=[waiting.id for waiting in action.inputs])
         # Not before the request: a session that needs no hands never waits for them.
-        calling = asyncio.create_task(self._ask(after_seq=self._held.state.seq))
+        calling = asyncio.create_task(self._ask(self._kit.request(), after_seq=self._held.state.seq))
         try:
             if self._kit.needs_hands():
                 await self._hands.ensure(self._held.claim.session_id, self._held.claim.environment_id)
@@ -263,9 +266,10 @@ class ThreadTurn:
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
         match outcome:
-            case Answered():
+            case Answered(response=answer, ids=ids):
+                found = await self._kit.history.look_up(answer.content, up_to=self._held.state.seq)
                 await self._held.append_fact(
-                    lambda now: emit.response(self._voice, start.id, outcome.response, outcome.ids, now)
+                    lambda now: emit.response(self._voice, start.id, answer, ids, now, found)
                 )
             case Failed():
                 await self._failed(start.id, outcome.failure)
@@ -274,9 +278,31 @@ class ThreadTurn:
             case _:
                 assert_never(outcome)
 
-    async def _ask(self, *, after_seq: int) -> Outcome:
+    async def _compact(self, state: SessionState) -> None:
+        """Have the conversation summed up. No call is open now, and none will be until it is done."""
+        thread = self._thread(state)
+        start = compaction.start(self._voice)
+        await self._held.append(state, [*emit.running(self._voice, state), start])
+        cut = compaction.cut_for(thread, self._kit.transcript.sizes(), self._kit.can)
+        asking = self._kit.summary_request(digest=compaction.needs_digest(thread))
+        outcome = await self._ask(asking, after_seq=self._held.state.seq, previewed=False)
+        match outcome:
+            case Answered(response=answer):
+                await self._held.append_fact(
+                    lambda _: compaction.finished(self._voice, start.id, answer, cut)
+                )
+            case Failed():
+                await self._failed(start.id, outcome.failure, purpose=COMPACTION)
+            case Interrupted():
+                await self._cut_off(start.id)
+            case _:
+                assert_never(outcome)
+
+    async def _ask(
+        self, asking: Awaitable[ModelRequest], *, after_seq: int, previewed: bool = True
+    ) -> Outcome:
         try:
-            request = await self._kit.request()
+            request = await asking
         except Overloaded as error:
             return Failed(ModelFailed("failed", error.message, retryable=True, retry_after=error.retry_after))
         return await call_model(
@@ -286,6 +312,7 @@ class ThreadTurn:
             thread_id=self._id,
             after_seq=after_seq,
             interrupted=self._interrupted,
+            previewed=previewed,
         )
 
     async def _interrupted(self) -> None:
@@ -303,7 +330,7 @@ class ThreadTurn:
             else:
                 return
 
-    async def _failed(self, start_id: str, failure: ModelFailed) -> None:
+    async def _failed(self, start_id: str, failure: ModelFailed, *, purpose: str | None = None) -> None:
         failures = self._thread(self._held.state).failures
         _log.warning(
             "a model request failed",
@@ -313,6 +340,12 @@ class ThreadTurn:
             failures=failures + 1,
             reason=failure.message,
         )
+        if failure.overflow:
+            # What is left to do about it is decided next.
+            private = {"failure": failure.message, "purpose": purpose}
+            end = emit.request_end(self._voice, start_id, "overflow", is_error=True, private=private)
+            await self._held.append_fact(lambda _: [end])
+            return
         # Refused with media that no request has carried yet: the next one goes without them, once.
         again = failure.retryable or (failure.refused and self._kit.transcript.has_new_media)
         retry_at = None

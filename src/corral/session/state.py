@@ -128,6 +128,8 @@ def _changes(state: SessionState, event: Event, primary: str) -> dict[str, Any]:
         case kind if kind.startswith(OUTCOME_PREFIXES):
             used = state.usage.plus((event.private or {}).get("usage") or {})
             return {"outcome": fold_outcome(state.outcome, event), "usage": used}
+        case "span.model_request_start" if (event.private or {}).get("purpose") == thread_state.COMPACTION:
+            return {}
         case "span.model_request_start" if event.thread_id == primary and state.outcome is not None:
             return {"outcome": msgspec.structs.replace(state.outcome, fresh=False)}
         case "span.model_request_end" | "agent.tool_result":

@@ -67,6 +67,12 @@ class ThreadState(msgspec.Struct, frozen=True):
     """Model requests completed in this turn."""
     truncations: int = 0
     """Responses in a row that were cut off at the output limit."""
+    context: int = 0
+    """Tokens of the last request and its answer, as the provider counts them; 0 where they are not known."""
+    overflowed: bool = False
+    """True from a request that was too long for the model until the context has been compacted."""
+    compactions: int = 0
+    """Compactions in a row, without an answer of the model's between them."""
     usage: Usage = Usage()
     running_since: datetime | None = None
     active: int = 0
@@ -125,6 +131,10 @@ def _changes(state: ThreadState, event: Event, awaits: bool | None) -> dict[str,
             return {"pending": False, "ending": "end_turn" if state.status != "idle" else state.ending}
         case "user.tool_confirmation":
             return _verdict(state, event)
+        case "span.model_request_start" if (event.private or {}).get("purpose") == COMPACTION:
+            return {"request": event.id}
+        case "agent.thread_context_compacted":
+            return {"context": 0, "overflowed": False}
         case "span.model_request_start":
             return {"request": event.id, "pending": False, "ending": None, "said": ()}
         case "span.model_request_end":
@@ -143,6 +153,9 @@ def _changes(state: ThreadState, event: Event, awaits: bool | None) -> dict[str,
 
 TOLD_RESULTS: Final = frozenset({"needs_revision", "max_iterations_reached"})
 """The verdicts on an outcome after which the agent has a turn: to revise its work, or to acknowledge."""
+
+COMPACTION: Final = "compaction"
+"""The purpose of a model request that sums up the conversation, and how such a one ends."""
 
 _HARMLESS_ERRORS: Final = frozenset({"mcp_connection_failed_error", "mcp_authentication_failed_error"})
 """Errors after which the session runs on, without the server concerned (contract section 5.3)."""
@@ -179,9 +192,22 @@ def _request_end(state: ThreadState, event: Event) -> dict[str, Any]:
         case "interrupted":
             return used
         case "completed":
-            return {**used, "failures": 0, "rounds": state.rounds + 1, **_completed(state, private)}
+            grown = {"context": _context(private), "compactions": 0}
+            return {**used, "failures": 0, "rounds": state.rounds + 1, **grown, **_completed(state, private)}
+        case "compaction":
+            return {**used, "failures": 0, "compactions": state.compactions + 1}
+        case "overflow":
+            # A summary is made of less in the next attempt; what was to be answered still is.
+            of_summary = private.get("purpose") == COMPACTION
+            tried = {"compactions": state.compactions + 1} if of_summary else {"pending": True}
+            return {**used, "overflowed": True, **tried}
         case _:  # failed, or its brain died
             return {**used, "failures": state.failures + 1, "pending": True}
+
+
+def _context(private: Mapping[str, Any]) -> int:
+    used: Mapping[str, Any] = private.get("usage") or {}
+    return sum(int(count) for name, count in used.items() if name.endswith(("input_tokens", "output_tokens")))
 
 
 def _completed(state: ThreadState, private: dict[str, Any]) -> dict[str, Any]:
@@ -194,6 +220,8 @@ def _completed(state: ThreadState, private: dict[str, Any]) -> dict[str, Any]:
     match private.get("stop_reason"):
         case "max_tokens":
             return {"pending": True, "truncations": state.truncations + 1}
+        case "model_context_window_exceeded":
+            return {"pending": True, "truncations": state.truncations + 1, "overflowed": True}
         case "pause_turn":
             return {"pending": True, "truncations": 0}
         case _:
@@ -238,7 +266,7 @@ def _status(state: ThreadState, event: Event, awaits: bool | None) -> dict[str, 
             return {}
 
 
-_TURN_OVER: Final = {"failures": 0, "truncations": 0, "rounds": 0}
+_TURN_OVER: Final = {"failures": 0, "truncations": 0, "rounds": 0, "compactions": 0}
 
 
 def _graded(state: ThreadState, event: Event) -> dict[str, Any]:

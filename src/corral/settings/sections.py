@@ -137,6 +137,20 @@ class Brain(Section, frozen=True, kw_only=True):
             description="After this long without a sign of life of a server, another takes its sessions over."
         ),
     ] = 10.0
+    compact_at: Annotated[
+        Annotated[float, Meta(gt=0, le=1)],
+        Meta(
+            description="The part of a model's context that a conversation may fill before it is compacted: "
+            "summed up, with the latest steps kept as they are."
+        ),
+    ] = 0.8
+    images_kept: Annotated[
+        Count,
+        Meta(
+            description="Images of a conversation that its model is shown in each request; of more, the "
+            "oldest are left out, in steps, so that the prompt's beginning seldom changes."
+        ),
+    ] = 40
 
 
 class Worker(Section, frozen=True, kw_only=True):

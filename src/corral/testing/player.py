@@ -40,6 +40,8 @@ class Player:
         self.holds = Holds()
         self.record = RequestRecord()
         self.cache = PrefixCache(clock, minimum_tokens=cache_minimum_tokens)
+        self.context_tokens: int | None = None
+        """The model's context: longer requests are refused. None is no limit."""
         self.issued: OrderedDict[str, list[str]] = OrderedDict()
         self._scripts: dict[str, Script | Playable] = dict(BUILT_IN)
         self._rules: list[Step] = []
@@ -51,6 +53,7 @@ class Player:
         self.record.clear()
         self.cache.clear()
         self.issued.clear()
+        self.context_tokens = None
         self._scripts = dict(BUILT_IN)
         self._rules.clear()
         self._attempts.clear()
