@@ -67,7 +67,7 @@ MODELS: Final[Mapping[str, ModelCapabilities]] = {
     "claude-sonnet-5": _WITHOUT_SYSTEM,
     "claude-opus-4-7": _WITHOUT_SYSTEM,
     "claude-opus-4-6": _WITHOUT_SYSTEM,
-    "claude-sonnet-4-6": msgspec.structs.replace(_WITHOUT_SYSTEM, max_output=64_000),
+    "claude-sonnet-4-6": msgspec.structs.replace(_WITHOUT_SYSTEM, max_output=None),
     "claude-opus-4-5": _BEFORE,
     "claude-sonnet-4-5": msgspec.structs.replace(_BEFORE, effort=False),
     "claude-haiku-4-5": msgspec.structs.replace(_BEFORE, effort=False),

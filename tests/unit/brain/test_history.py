@@ -146,6 +146,8 @@ async def test_what_cannot_be_answered_is_an_error(database: Database, asked: di
 
 
 async def test_so_many_calls_of_one_response_are_answered(database: Database) -> None:
-    calls = [{"type": "tool_use", "id": f"toolu_{n}", "name": TOOL, "input": {}} for n in range(LOOKUPS + 5)]
+    calls: list[dict[str, Any]] = [
+        {"type": "tool_use", "id": f"toolu_{n}", "name": TOOL, "input": {}} for n in range(LOOKUPS + 5)
+    ]
     answers = await History(database, SESSION, "sthr_1").look_up(calls, up_to=1)
     assert len(answers) == LOOKUPS

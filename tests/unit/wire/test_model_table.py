@@ -1,5 +1,7 @@
 """One table says what models can do; the operator's lines come before it."""
 
+from typing import Any
+
 import pytest
 
 from corral.inference.context_editing import context_management
@@ -40,7 +42,9 @@ def test_a_line_that_is_none_is_refused_by_name(line: dict[str, object]) -> None
         CapabilityTable({"llama": line})
 
 
-async def sent(model: str, *, provider: str = "anthropic", editing: bool = True) -> tuple[dict, dict]:
+async def sent(
+    model: str, *, provider: str = "anthropic", editing: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The body and the headers of a request with a tool."""
     async with ScriptedModel() as scripted:
         client = MessagesProvider(
