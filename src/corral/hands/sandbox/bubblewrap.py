@@ -24,7 +24,7 @@ from pathlib import Path
 import structlog
 
 from corral.hands.sandbox import access, mounts, way_out
-from corral.hands.sandbox.archive import program_archive, program_config, with_byte_code
+from corral.hands.sandbox.archive import packed_program, program_config
 from corral.hands.sandbox.belongings import Belongings, bounded, entering, unbounded
 from corral.hands.sandbox.binary import find_binary
 from corral.hands.sandbox.cgroups import Cgroups, find_cgroups
@@ -147,7 +147,7 @@ class BubblewrapProvider:
                     [
                         *entering(doors),
                         *(str(binary), "--info-fd", str(info_write), *arguments, "--"),
-                        *(str(ready.interpreter), "-I", "-S", mounts.PROGRAM_PATH, _config(recipe)),
+                        *(str(ready.interpreter), "-I", "-S", mounts.PROGRAM_PATH),
                     ],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -169,15 +169,13 @@ class BubblewrapProvider:
         finally:
             os.close(info_write)
         killer = _Killer(process, info_read)
-        return RunningSandbox(recipe.session_id, process, killer.kill, own.give_back)
+        return RunningSandbox(recipe.session_id, process, _config(recipe), killer.kill, own.give_back)
 
     def _prepare(self) -> _Ready:
         identity = access.Identity.for_sandboxes()
         interpreter, root = access.find_interpreter(identity)
         user, group, groups = identity.drop_to
-        self._program = with_byte_code(
-            program_archive(), interpreter, user=user, group=group, extra_groups=groups
-        )
+        self._program = packed_program(interpreter, user=user, group=group, extra_groups=groups)
         binary, self._staged = find_binary(identity, self._wanted)
         usage = subprocess.run(
             [binary, "--help"], capture_output=True, text=True, check=False, timeout=_PROBE_SECONDS
@@ -264,7 +262,7 @@ def _isolation(options: frozenset[str], *, network: bool) -> list[str]:
     return arguments
 
 
-def _config(recipe: Recipe) -> str:
+def _config(recipe: Recipe) -> bytes:
     return program_config(
         recipe.workdir,
         recipe.limits,

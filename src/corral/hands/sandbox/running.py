@@ -86,19 +86,22 @@ class _Pipe(asyncio.StreamReaderProtocol):
 class RunningSandbox:
     """A sandbox made of one process that speaks the program's protocol. Made by `start`.
 
-    kill: ends the process and all that it started; awaited once, before the process is reaped. give_back:
-    gives back what it had on the host; called once, in a thread, when nothing of it lives.
+    config: the first line that the program is sent. kill: ends the process and all that it started; awaited
+    once, before the process is reaped. give_back: gives back what it had on the host; called once, in a
+    thread, when nothing of it lives.
     """
 
     def __init__(
         self,
         session_id: str,
         process: subprocess.Popen[bytes],
+        config: bytes,
         kill: Callable[[], Awaitable[None]],
         give_back: Callable[[], None] | None = None,
     ) -> None:
         self._session_id = session_id
         self._process = process
+        self._config = config
         self._kill = kill
         self._give_back = give_back
         self._numbers = itertools.count(1)
@@ -184,6 +187,7 @@ class RunningSandbox:
         transport, _ = await loop.connect_write_pipe(lambda: end, requests)
         self._pipes.append((transport, end))
         self._requests = asyncio.StreamWriter(transport, end, None, loop)
+        self._requests.write(self._config)
         reply_stream = await self._reader(replies, LINE_BYTES)
         error_stream = await self._reader(errors, _STDERR_BYTES)
         self._tasks = [

@@ -13,7 +13,7 @@ from corral.hands.sandbox.process import ProcessProvider
 from corral.hands.sandbox.provider import Bind, Recipe, SandboxLost, SandboxUnavailable
 from corral.hands.sandbox.select import PROVIDER_NAMES, provider_named
 from tests.unit.hands.sandbox.given import hands, said
-from tests.unit.hands.sandbox.watched import running, seconds, until_running, watching
+from tests.unit.hands.sandbox.watched import seconds, until_running, watching
 
 
 def test_every_provider_is_there_by_name_and_another_name_says_which_there_are() -> None:
@@ -81,11 +81,8 @@ async def test_a_sandbox_killed_from_inside_is_lost_and_the_next_one_has_its_fil
 @pytest.mark.parametrize("provider", PROVIDER_NAMES)
 async def test_a_cancelled_start_leaves_nothing(provider: str, open_folder: Path) -> None:
     makes = provider_named(provider)
-    start = asyncio.create_task(
-        makes.provision(Recipe("test", open_folder / "workspace", workdir="/w-cancelled"))
-    )
-    marker = "/w-cancelled" if provider == "bubblewrap" else str(open_folder)
-    with watching(await until_running(marker)) as left:
+    start = asyncio.create_task(makes.provision(Recipe("test", open_folder / "workspace")))
+    with watching(await until_running("inside.pyz")) as left:
         start.cancel()
         try:
             await start
@@ -115,8 +112,8 @@ async def test_a_nul_in_the_recipe_is_refused(provider: str, open_folder: Path) 
 
 
 async def test_the_environment_of_a_recipe_never_reaches_a_process_outside(open_folder: Path) -> None:
-    async with hands(open_folder, workdir="/w-env", env={"LD_DEBUG": "all", "MARK": "only-inside"}):
-        outside = min(running("/w-env"))
+    async with hands(open_folder, env={"LD_DEBUG": "all", "MARK": "only-inside"}):
+        outside = min(await until_running("inside.pyz"))
         assert Path(f"/proc/{outside}/environ").read_bytes() == b""
 
 
