@@ -207,6 +207,15 @@ class Worker(Section, frozen=True, kw_only=True):
             "the next call starts another on it."
         ),
     ] = 1800.0
+    sandboxes_waiting: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Sandboxes begun ahead of time (`bubblewrap` only): processes that are no session's "
+            "yet, so that a session's first tool call waits for less. 0 for none.",
+        ),
+    ] = 1
     session_idle_seconds: Annotated[
         Seconds,
         Meta(description="A session whose turn has ended is given back to the queue after this long."),

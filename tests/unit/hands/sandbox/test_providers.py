@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,10 @@ import structlog
 from corral.hands.sandbox import access
 from corral.hands.sandbox.bubblewrap import BubblewrapProvider
 from corral.hands.sandbox.process import ProcessProvider
-from corral.hands.sandbox.provider import Bind, Recipe, SandboxLost, SandboxUnavailable
+from corral.hands.sandbox.provider import Bind, Limits, Recipe, SandboxLost, SandboxUnavailable
 from corral.hands.sandbox.select import PROVIDER_NAMES, provider_named
 from tests.unit.hands.sandbox.given import hands, said
-from tests.unit.hands.sandbox.watched import seconds, until_running, watching
+from tests.unit.hands.sandbox.watched import is_ours, running, seconds, until_running, watching
 
 
 def test_every_provider_is_there_by_name_and_another_name_says_which_there_are() -> None:
@@ -39,6 +40,16 @@ async def test_stopping_kills_everything_and_keeps_the_workspace(provider: str, 
         await ours.sandbox.stop()
     async with hands(open_folder, provider) as again:
         assert (await again.bash("cat file")).text == "kept"
+
+
+def waiting_ones() -> list[int]:
+    """Our processes that wait to be told whose sandbox they are."""
+    return [pid for pid in running("inside.pyz") if is_ours(pid) and not has_children(pid)]
+
+
+def has_children(pid: int) -> bool:
+    """Whether a process has started another; bwrap does once it knows what to show."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_bytes() != b""
 
 
 @pytest.mark.parametrize("provider", PROVIDER_NAMES)
@@ -194,3 +205,53 @@ async def test_the_process_provider_warns_once(open_folder: Path) -> None:
             await provider.provision(Recipe(name, open_folder / name))
         await provider.close()
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["sandbox.no_isolation"]
+
+
+async def test_a_sandbox_begun_ahead_of_time_is_taken_and_followed_by_another(open_folder: Path) -> None:
+    provider = BubblewrapProvider(waiting=1)
+    await provider.probe()
+    (first,) = waiting_ones()
+    sandbox = await provider.provision(Recipe("a", open_folder / "a"))
+    assert said(await sandbox.execute("bash", {"command": "pwd"})).text == "/workspace"
+    assert first in await until_running("inside.pyz"), "that one became the sandbox"
+    while not (second := waiting_ones()):
+        await asyncio.sleep(0)
+    assert second != [first]
+    with watching([first, *second]) as left:
+        await provider.close()
+        assert left.have_ended()
+
+
+async def test_a_waiting_sandbox_that_was_killed_is_not_taken(open_folder: Path) -> None:
+    provider = BubblewrapProvider(waiting=1)
+    await provider.probe()
+    (first,) = waiting_ones()
+    with watching([first]) as left:
+        os.kill(first, signal.SIGKILL)
+        assert left.have_ended(10)
+    sandbox = await provider.provision(Recipe("a", open_folder / "a"))
+    assert said(await sandbox.execute("bash", {"command": "pwd"})).text == "/workspace"
+    await provider.close()
+
+
+async def test_other_limits_or_a_network_do_not_take_the_waiting_one(
+    open_folder: Path,
+) -> None:
+    provider = BubblewrapProvider(waiting=1, limits=Limits(processes=99))
+    await provider.probe()
+    first = waiting_ones()
+    assert len(first) == 1
+    for recipe in (
+        Recipe("a", open_folder / "a"),
+        Recipe("b", open_folder / "b", limits=Limits(processes=99), network=True),
+    ):
+        await provider.provision(recipe)
+        assert waiting_ones() == first
+    await provider.close()
+    assert not waiting_ones()
+
+
+async def test_a_recipe_of_more_variables_than_a_pipe_holds_is_told_whole(open_folder: Path) -> None:
+    many = {f"V{n}": "x" * 1000 for n in range(120)}
+    async with hands(open_folder, env=many) as ours:
+        assert (await ours.bash("env | grep -c ^V; echo ${#V119}")).text == "120\n1000"

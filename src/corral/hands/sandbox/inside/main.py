@@ -30,6 +30,7 @@ from .words import decode, encode
 
 VERSION = 1
 _SEARCH_THREADS = 4
+_INHERITED_BELOW = 256
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not evaluated: Python 3.8 could not
@@ -49,6 +50,8 @@ def main() -> None:
 
         (grep_worker.main if sys.argv[1] == "--grep" else grep_worker.main_glob)()
         return
+    # Places for files that this sandbox was not given; all else has been closed by who held it.
+    os.closerange(3, _INHERITED_BELOW)
     requests, replies = _take_standard_streams()
     first = requests.readline()
     if first:  # else whoever started this is gone already
