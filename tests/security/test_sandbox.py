@@ -361,6 +361,34 @@ asyncio.run(work())
 """
 
 
+WAITING_WORKER = """
+import asyncio
+from corral.hands.sandbox.bubblewrap import BubblewrapProvider
+
+async def work():
+    await BubblewrapProvider(waiting=1).probe()
+    print("begun", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(work())
+"""
+
+
+async def test_what_waits_to_become_a_sandbox_ends_with_its_worker() -> None:
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WAITING_WORKER, stdout=asyncio.subprocess.PIPE
+    )
+    assert worker.stdout is not None
+    while (line := await worker.stdout.readline()) != b"begun\n":
+        assert line, "the worker ended too early"
+    waiting = await until_running("inside.pyz")
+    assert {uid for pid in waiting for uid in outer_uids(pid)} == {Identity.for_sandboxes().uid}
+    with watching(waiting) as left:
+        worker.kill()
+        await worker.wait()
+        assert await asyncio.to_thread(left.have_ended, 10)
+
+
 async def test_a_worker_killed_at_once_leaves_no_process(open_folder: Path) -> None:
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", WORKER, str(open_folder / "workspace"), seconds(84567)),
