@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from corral.hands.sandbox import archive
 from corral.hands.sandbox.archive import packed_program, program_config
 from corral.hands.sandbox.provider import Limits
 
+FOLDER = Path(archive.__file__).parent
 # What takes longer to import than the interpreter takes to start.
 SLOW = {
     "collections",
@@ -61,6 +63,14 @@ def test_nothing_slow_is_imported_before_the_first_command_has_run(tmp_path: Pat
     # Without a process namespace of its own it asks the kernel for orphans, by way of ctypes.
     assert (imported & SLOW) - {"ctypes"} == set[str]()
     assert not {"inside.files", "inside.search", "inside.forward"} & imported
+
+
+def test_a_way_out_brings_nothing_slow_before_somebody_goes(tmp_path: Path) -> None:
+    script = f"import sys; sys.path.append({str(FOLDER)!r}); import inside.forward; print(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-c", script]
+    loaded = subprocess.run(command, capture_output=True, check=True, text=True, cwd=tmp_path).stdout.split()
+    assert "inside.forward" in loaded
+    assert not SLOW & set(loaded)
 
 
 def test_whoever_starts_it_and_is_gone_at_once_leaves_nothing(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def main() -> None:
 def _forwarder(egress: str | None) -> Forwarder | None:
     if egress is None:
         return None
-    from .forward import Forwarder  # costs time, and most sandboxes have no way out
+    from .forward import Forwarder
 
     return Forwarder(egress)
 
