@@ -21,7 +21,7 @@ ROWS = {
     "streams": 3,
     "turns": 6,
     "log": 3,
-    "tool_calls": 3,
+    "tool_calls": 5,
     "memory": 3,
     "takeover": 1,
     "long_session": 2,
