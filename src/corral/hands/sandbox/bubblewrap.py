@@ -145,7 +145,7 @@ class BubblewrapProvider:
         self._restocking = None
         try:
             while self._ready is not None and len(self._waiting) < self._wanted_waiting:
-                self._waiting.append(self._started(self._ready, self._limits, network=False))
+                self._waiting.append(self._started(self._ready, self._limits))
         except SandboxUnavailable as error:
             _log.warning("no sandbox could be begun ahead of time", reason=str(error))
 
@@ -153,7 +153,7 @@ class BubblewrapProvider:
         await self._drop_the_dead()
         waiting = next((one for one in self._waiting if one.suits(recipe)), None)
         if waiting is None:
-            waiting = self._started(ready, recipe.limits, network=recipe.network)
+            waiting = self._started(ready, recipe.limits)
         else:
             self._waiting.remove(waiting)
         try:
@@ -170,8 +170,8 @@ class BubblewrapProvider:
             self._waiting.remove(one)
             await asyncio.to_thread(one.end)
 
-    def _started(self, ready: Probed, limits: Limits, *, network: bool) -> Waiting:
-        return Waiting(ready, limits, [mounts.PROGRAM_PATH], network=network)
+    def _started(self, ready: Probed, limits: Limits) -> Waiting:
+        return Waiting(ready, limits, [mounts.PROGRAM_PATH])
 
     def _prepare(self) -> Probed:
         identity = access.Identity.for_sandboxes()
@@ -228,7 +228,7 @@ def _try_out(ready: Probed) -> str | None:
         recipe = Recipe(session_id="probe", workspace=workspace)
         waiting: Waiting | None = None
         try:
-            waiting = Waiting(ready, recipe.limits, ["-c", f"print({_PROBE_OUTPUT!r})"], network=False)
+            waiting = Waiting(ready, recipe.limits, ["-c", f"print({_PROBE_OUTPUT!r})"])
             waiting.tell(recipe, b"")
             said, errors = waiting.process.communicate(timeout=_PROBE_SECONDS)
             status = waiting.process.returncode

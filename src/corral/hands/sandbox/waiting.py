@@ -1,9 +1,9 @@
 """A bwrap that has been started before anybody knows what for, and waits to be told what it is to show.
 
-It has its control group, has given up the worker's rights, holds its isolation and the filter, and reads the
-rest of its arguments from a pipe: nothing in it is of any session until then. Every sandbox begins so; one
-that was begun ahead of time only saves the wait. Should the worker die first, the pipe ends, and what then
-starts has all of the isolation, no file system, and no input, so it ends as well.
+It has its control group, has given up the worker's rights, holds the filter, and reads the rest of its
+arguments from a pipe: nothing in it is of any session until then. Every sandbox begins so; one that was begun
+ahead of time only saves the wait. Should the worker die first, the pipe ends without what has to come last in
+it, and bwrap refuses to begin anything.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _DEATH_SECONDS: Final = 5.0
 _FILES: Final = 12  # files that a sandbox may be given as data; `mounts.view` names fewer
 _PIPE_BYTES: Final = 64 * 1024  # what a pipe takes at once
 _TELLING_MS: Final = 1000
+# The last of what is told, and asked for by the command line (a host name of its own needs it): bwrap ends
+# before it has made any process if it was told nothing, or not all.
+_UNSHARED: Final = ("--unshare-user", "--unshare-all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,9 @@ class Waiting:
     Raises `SandboxUnavailable`.
     """
 
-    def __init__(self, probed: Probed, limits: Limits, command: Sequence[str], *, network: bool) -> None:
+    def __init__(self, probed: Probed, limits: Limits, command: Sequence[str]) -> None:
         self._probed = probed
         self.limits = limits
-        self.network = network
         self._own = Belongings()
         self._files: list[int] = []
         ours: list[int] = []
@@ -77,7 +79,7 @@ class Waiting:
                 self.process = subprocess.Popen(
                     [
                         *entering(doors),
-                        *(str(binary), *_isolation(probed.options, network=network)),
+                        *(str(binary), *_isolation(probed.options)),
                         *("--info-fd", str(info), "--seccomp", str(passing), "--args", str(arguments), "--"),
                         *(str(probed.interpreter), "-I", "-S", *command),
                     ],
@@ -106,7 +108,7 @@ class Waiting:
 
     def suits(self, recipe: Recipe) -> bool:
         """Whether it can become the sandbox of `recipe`."""
-        return self.limits == recipe.limits and self.network == recipe.network
+        return self.limits == recipe.limits
 
     def tell(self, recipe: Recipe, program: bytes) -> None:
         """Say what it is to show. Raises `SandboxUnavailable`; it is of no use then, and to be ended."""
@@ -135,7 +137,9 @@ class Waiting:
             _fill(descriptor, content)
             arguments += ["--perms", "0444", "--ro-bind-data", str(descriptor), path]
         assert len(view.files) <= len(self._files)
-        arguments += ["--remount-ro", "/", "--chdir", recipe.workdir]
+        arguments += ["--remount-ro", "/", "--chdir", recipe.workdir, *_UNSHARED]
+        if recipe.network:
+            arguments.append("--share-net")
         if any("\0" in argument for argument in arguments):
             raise SandboxUnavailable(
                 "a path or an environment variable of the recipe holds a NUL: take it out"
@@ -232,11 +236,9 @@ def _kill_and_wait(first: int) -> None:
         os.close(first)
 
 
-def _isolation(options: frozenset[str], *, network: bool) -> list[str]:
-    arguments = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+def _isolation(options: frozenset[str]) -> list[str]:
+    arguments = ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     arguments += ["--uid", str(mounts.INNER_UID), "--gid", str(mounts.INNER_GID), "--hostname", "sandbox"]
-    if network:
-        arguments.append("--share-net")
     if "--disable-userns" in options:
         arguments.append("--disable-userns")
     return arguments
