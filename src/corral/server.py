@@ -9,6 +9,7 @@ import contextlib
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -22,6 +23,7 @@ from corral.api.services import Services
 from corral.background.jobs import Background, PeriodicJob
 from corral.brain.brains import Brains, BrainSettings
 from corral.brain.claims import EnvironmentBounds
+from corral.brain.clearance import JudgeOffer, PolicyOffer
 from corral.brain.context_rules import ContextSettings
 from corral.brain.grading import GraderSettings
 from corral.brain.retry import RetryPolicy
@@ -35,6 +37,7 @@ from corral.inference.messages import MessagesProvider
 from corral.inference.model_list import ModelList, ModelSource
 from corral.inference.prices import PriceTable, price_table
 from corral.inference.provider import InferenceProvider
+from corral.policy.loading import load_policy
 from corral.resources.agent_memory import AgentMemory
 from corral.resources.agents import Agents
 from corral.resources.audit import AuditTrail
@@ -58,6 +61,7 @@ from corral.session.service import Sessions
 from corral.session.writer import LogWriter
 from corral.settings import Dreams as DreamSettings
 from corral.settings import Gateway, Inference, Load, Settings, Vault
+from corral.settings import Policy as PolicySettings
 from corral.store.database import Database
 from corral.vault import rows as secret_rows
 from corral.vault.backends.backend import SecretBackend
@@ -66,6 +70,8 @@ from corral.vault.keys import PublicKey
 from corral.wire.model_table import PROVIDERS, CapabilityTable
 
 _CLAUDE_API: Final = "https://api.anthropic.com"
+_JUDGE_MODEL: Final = "claude-haiku-4-5"
+"""Judges calls on the Claude API, unless the settings name another model."""
 _SCHEDULES_CRON: Final = "* * * * * */10"
 """How often to look for deployments whose time has come; they may start some seconds after it."""
 _MINUTELY_CRON: Final = "* * * * *"
@@ -114,7 +120,24 @@ def retry_policy(inference: Inference) -> RetryPolicy:
     )
 
 
-def brain_settings(settings: Settings, prices: PriceTable) -> BrainSettings:
+def judge_model(policy: PolicySettings, inference: Inference) -> str | None:
+    """The model that judges calls, from the settings; None for the agent's own."""
+    return policy.judge_model or (_JUDGE_MODEL if inference.provider == "anthropic" else None)
+
+
+def policy_of(settings: Settings) -> PolicyOffer:
+    """What calls are decided by, from the settings. Blocking: it may read a file."""
+    policy = settings.policy
+    gate = None if policy.file is None else load_policy(Path(policy.file))
+    if gate is not None:
+        _log.info("tool calls are held against a policy", policy=gate.digest, rules=len(gate.rules))
+    if not policy.judge:
+        return PolicyOffer(gate)
+    model = judge_model(policy, settings.inference)
+    return PolicyOffer(gate, JudgeOffer(model, policy.judge_timeout_seconds))
+
+
+def brain_settings(settings: Settings, prices: PriceTable, policy: PolicyOffer) -> BrainSettings:
     """How brains work, from the settings."""
     brain = settings.brain
     return BrainSettings(
@@ -131,6 +154,7 @@ def brain_settings(settings: Settings, prices: PriceTable) -> BrainSettings:
             images_kept=brain.images_kept,
             max_tokens=settings.inference.max_tokens,
         ),
+        policy=policy,
     )
 
 
@@ -220,6 +244,7 @@ async def open_services(
         at_work = None
         if brains:
             assert provider is not None
+            policy = await asyncio.to_thread(policy_of, settings)
             at_work = Brains(
                 database=database,
                 log=sessions.log,
@@ -228,7 +253,7 @@ async def open_services(
                 hands=work,
                 files=stored.sources,
                 gateway=gateway,
-                settings=brain_settings(settings, prices),
+                settings=brain_settings(settings, prices, policy),
             )
         services = Services(
             agents=agents,

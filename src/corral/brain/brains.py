@@ -13,6 +13,7 @@ import psycopg
 import structlog
 
 from corral.brain.claims import Claim, Claims, EnvironmentBounds
+from corral.brain.clearance import NO_POLICY, PolicyOffer
 from corral.brain.context_rules import ContextSettings
 from corral.brain.grading import GraderSettings
 from corral.brain.handover import HandedOver, Handover
@@ -49,6 +50,8 @@ class BrainSettings(msgspec.Struct, frozen=True):
     """The web tools that agents may have."""
     grader: GraderSettings = GraderSettings()
     context: ContextSettings = ContextSettings()
+    policy: PolicyOffer = NO_POLICY
+    """The operator's policy for calls, and the judge."""
 
 
 class Brains:
@@ -91,6 +94,7 @@ class Brains:
             web=settings.web,
             grader=settings.grader,
             context=settings.context,
+            policy=settings.policy,
         )
 
     async def __aenter__(self) -> Self:

@@ -14,9 +14,9 @@ from corral.brain.evidence import EvidenceReader
 from corral.brain.grader import MOST_READS, Unusable, Verdict, Wishes, grading_request, read_answer
 from corral.brain.held import HeldSession
 from corral.brain.retry import RetryPolicy
-from corral.brain.side_call import CutOff, answer_of, ask_aside
+from corral.brain.side_call import CutOff, ask_aside
 from corral.brain.voice import Voice
-from corral.inference.provider import InferenceProvider, ModelFailed, ModelResponse
+from corral.inference.provider import InferenceProvider, ModelFailed, ModelResponse, answer_of
 from corral.session.events import NewEvent
 from corral.session.outcome_state import Evaluation, Outcome
 from corral.session.state import SessionState

@@ -1,19 +1,21 @@
 """What one thread of a session works with: its agent's voice, tools and skills, and what its model saw."""
 
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
 
 from corral.brain import emit
 from corral.brain.claims import Claim
+from corral.brain.clearance import Clearance, PolicyOffer
 from corral.brain.compaction import summary_request
 from corral.brain.context_rules import ContextSettings
 from corral.brain.delegation import delegation_of
 from corral.brain.file_sources import FileReader, FileSources
 from corral.brain.history import HISTORY_TOOL, History
 from corral.brain.history import TOOL as HISTORY
+from corral.brain.judge_context import JudgeContext
 from corral.brain.mcp_shelf import McpGateway, McpShelf
 from corral.brain.media_limits import MediaLimits
 from corral.brain.own_tools import OwnTool
@@ -36,7 +38,7 @@ _log = structlog.get_logger(__name__)
 class ThreadKit:
     """Made once for each thread of a held session; fed the thread's events in order. `close` ends it.
 
-    `spent` says whether the session's budget is used up.
+    `spent` says whether the session's budget is used up, `affordable` whether it allows a request to a model.
     """
 
     def __init__(
@@ -50,8 +52,11 @@ class ThreadKit:
         prices: PriceTable,
         provider: InferenceProvider,
         web: WebOffer,
+        policy: PolicyOffer,
+        judge_context: JudgeContext,
         spent: Callable[[], bool],
         context: ContextSettings,
+        affordable: Callable[[str, Mapping[str, int]], bool],
     ) -> None:
         self.agent: Agent = thread.agent or claim.agent
         self._web = web
@@ -73,6 +78,16 @@ class ThreadKit:
             gateway,
             thread_id=thread.id if thread.parent else None,
             made_here=searches.made_here,
+        )
+        self.clearance = Clearance(
+            claim,
+            self._chain,
+            policy,
+            judge_context,
+            database=database,
+            provider=provider,
+            affordable=affordable,
+            priced=lambda answer, model: emit.usage_of(self.voice, answer, model),
         )
         self.transcript = Transcript(self.agent["model"]["id"])
         self._claim = claim

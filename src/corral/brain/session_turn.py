@@ -5,7 +5,7 @@ reads the log's news for all of them.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Protocol
@@ -13,12 +13,14 @@ from typing import Protocol
 import msgspec
 
 from corral.brain.claims import Claim
+from corral.brain.clearance import NO_POLICY, PolicyOffer
 from corral.brain.context_rules import ContextRules, ContextSettings
 from corral.brain.decide import AwaitRetry, Rest, Rules, decide
 from corral.brain.evidence import EvidenceReader, OutputReader
 from corral.brain.file_sources import FileReader
 from corral.brain.grading import GraderSettings, Grading
 from corral.brain.held import HeldSession
+from corral.brain.judge_context import JudgeContext
 from corral.brain.kit import ThreadKit
 from corral.brain.mcp_shelf import McpGateway
 from corral.brain.retry import RetryPolicy
@@ -53,6 +55,7 @@ class Parts(msgspec.Struct, frozen=True):
     web: WebOffer = NO_WEB
     grader: GraderSettings = GraderSettings()
     context: ContextSettings = ContextSettings()
+    policy: PolicyOffer = NO_POLICY
 
 
 class SessionTurn:
@@ -67,6 +70,7 @@ class SessionTurn:
             session_hour=parts.prices.session_hour,
         )
         self._held = HeldSession(claim, database=parts.database, log=log, on_event=self._take_in)
+        self._judge_context = JudgeContext()
         self._kits: dict[str, ThreadKit] = {}
         self._kit(self._held.state, claim.thread_id)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -159,6 +163,7 @@ class SessionTurn:
 
     def _take_in(self, event: Event, state: SessionState) -> None:
         self._kit(state, event.thread_id).add(event)
+        self._judge_context.add(event)
         if event.type == "user.interrupt" and event.body.get("session_thread_id") is None:
             for thread in state.threads.values():
                 if thread.interrupted:
@@ -177,13 +182,25 @@ class SessionTurn:
                 prices=parts.prices,
                 provider=parts.provider,
                 web=parts.web,
+                policy=parts.policy,
+                judge_context=self._judge_context,
                 spent=self._is_spent,
                 context=parts.context,
+                affordable=self._is_affordable,
             )
         return kit
 
     def _is_spent(self) -> bool:
         return at_budget(self._held.state, self._rules.session_hour, self._held.clock.now())
+
+    def _is_affordable(self, model: str, spent: Mapping[str, int]) -> bool:
+        """Whether a request to a model may be made, when `spent` has been used and is not in the log yet."""
+        state = self._held.state
+        # A session that has a budget takes up nothing that no list price is known for: it could not go on.
+        if state.budget is None or self._parts.prices.find(model) is None:
+            return state.budget is None
+        after = msgspec.structs.replace(state, usage=state.usage.plus(spent))
+        return not at_budget(after, self._rules.session_hour, self._held.clock.now())
 
     def _turn(self, thread_id: str, kit: ThreadKit) -> ThreadTurn:
         parts = self._parts

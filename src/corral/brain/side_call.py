@@ -6,24 +6,14 @@ begins and ends (`corral.session.events.ASKS`), so that a server that stops lets
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 
 import msgspec
 
-from corral.inference.provider import InferenceProvider, ModelFailed, ModelRequest, ModelResponse
+from corral.inference.provider import ModelFailed, ModelResponse
 
 
 class CutOff(msgspec.Struct, frozen=True):
     """The client interrupted before the answer was there."""
-
-
-async def answer_of(provider: InferenceProvider, request: ModelRequest) -> ModelResponse:
-    """The whole answer to one request. Raises `ModelFailed` if there is none."""
-    async with aclosing(provider.stream(request)) as events:
-        async for event in events:
-            if isinstance(event, ModelResponse):
-                return event
-    raise ModelFailed("failed", "the provider's stream ended without an answer", retryable=True)
 
 
 async def ask_aside(

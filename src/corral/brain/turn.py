@@ -267,9 +267,10 @@ class ThreadTurn:
             await asyncio.gather(calling, return_exceptions=True)
         match outcome:
             case Answered(response=answer, ids=ids):
+                cleared = await self._kit.clearance.clear(self._voice, answer, self._interrupted)
                 found = await self._kit.history.look_up(answer.content, up_to=self._held.state.seq)
                 await self._held.append_fact(
-                    lambda now: emit.response(self._voice, start.id, answer, ids, now, found)
+                    lambda now: emit.response(self._voice, start.id, answer, ids, now, found, cleared)
                 )
             case Failed():
                 await self._failed(start.id, outcome.failure)

@@ -13,8 +13,7 @@ import msgspec
 from corral.brain.claims import Claim
 from corral.brain.permission import Agent, configuration
 from corral.brain.provider_search import search_outcome, search_request
-from corral.brain.side_call import answer_of
-from corral.inference.provider import InferenceProvider, ModelFailed, ModelResponse
+from corral.inference.provider import InferenceProvider, ModelFailed, ModelResponse, answer_of
 from corral.session.calls import Call
 from corral.store.database import Database
 from corral.wire.environments import limited_hosts

@@ -150,7 +150,9 @@ class MessagesProvider:
         can = self._capabilities.of(request.model)
         body: dict[str, Any] = {
             "model": self._models.get(request.model, request.model),
-            "max_tokens": min(self._max_tokens, can.max_output or self._max_tokens),
+            "max_tokens": min(
+                self._max_tokens, request.max_tokens or self._max_tokens, can.max_output or self._max_tokens
+            ),
             "messages": request.messages,
             "stream": True,
         }

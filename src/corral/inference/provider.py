@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -17,10 +18,13 @@ class ModelRequest(msgspec.Struct, frozen=True):
     messages: list[dict[str, Any]]
     system: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
-    tool_choice: dict[str, Any] | None = None
     effort: str = "high"
     speed: str = "standard"
     session_id: str = ""
+    tool_choice: dict[str, Any] | None = None
+    """Which tool must be called, in a request that is made for its structured answer."""
+    max_tokens: int | None = None
+    """The most that the answer may have; None leaves it to the provider's settings."""
 
 
 class BlockStarted(msgspec.Struct, frozen=True):
@@ -103,3 +107,12 @@ class InferenceProvider(Protocol):
             ModelFailed: there is no answer, wherever in the stream it went wrong.
         """
         ...
+
+
+async def answer_of(provider: InferenceProvider, request: ModelRequest) -> ModelResponse:
+    """The whole answer to one request. Raises `ModelFailed` if there is none."""
+    async with aclosing(provider.stream(request)) as events:
+        async for event in events:
+            if isinstance(event, ModelResponse):
+                return event
+    raise ModelFailed("failed", "the provider's stream ended without an answer", retryable=True)

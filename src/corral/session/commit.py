@@ -56,6 +56,18 @@ class ThreadRow(msgspec.Struct, frozen=True):
     """Since when it runs."""
 
 
+class DecisionRow(msgspec.Struct, frozen=True):
+    """A decision on a tool call, for the audit trail."""
+
+    id: str
+    actor: str
+    """The policy file, or `judge`."""
+    action: str
+    objects: tuple[str, ...]
+    """The ids of what it is about."""
+    record: Body
+
+
 class Commit(msgspec.Struct, frozen=True):
     """Events to append and what goes with them, all or nothing."""
 
@@ -70,11 +82,13 @@ class Commit(msgspec.Struct, frozen=True):
     wake: Wake | None = None
     threads: tuple[ThreadRow, ...] = ()
     """What becomes of the rows of its threads."""
+    decisions: tuple[DecisionRow, ...] = ()
+    """The decisions that its events keep, as the audit trail has them."""
 
     @property
     def weight(self) -> int:
         """Rows that the commit writes, for sizing a group."""
-        return len(self.events) + len(self.inputs) + 1
+        return len(self.events) + len(self.inputs) + len(self.decisions) + 1
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -163,6 +163,7 @@ _HARMLESS_ERRORS: Final = frozenset({"mcp_connection_failed_error", "mcp_authent
 
 def _tool_use(state: ThreadState, event: Event) -> dict[str, Any]:
     permission: Permission = event.body.get("evaluated_permission", "allow")
+    decided: Mapping[str, Any] = (event.private or {}).get("policy") or {}
     is_web = event.type == "agent.tool_use" and event.body["name"] in WEB_TOOLS
     call = Call(
         event.id,
@@ -170,6 +171,7 @@ def _tool_use(state: ThreadState, event: Event) -> dict[str, Any]:
         event.body["name"],
         permission,
         server_name=event.body.get("mcp_server_name"),
+        told=decided.get("told"),
     )
     return {"calls": (*state.calls, call)}
 
@@ -207,7 +209,10 @@ def _request_end(state: ThreadState, event: Event) -> dict[str, Any]:
 
 def _context(private: Mapping[str, Any]) -> int:
     used: Mapping[str, Any] = private.get("usage") or {}
-    return sum(int(count) for name, count in used.items() if name.endswith(("input_tokens", "output_tokens")))
+    # What the judging of its calls has used is beside the conversation.
+    beside: Mapping[str, Any] = private.get("judging") or {}
+    tokens = (name for name in used if name.endswith(("input_tokens", "output_tokens")))
+    return sum(int(used[name]) - int(beside.get(name) or 0) for name in tokens)
 
 
 def _completed(state: ThreadState, private: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from corral.settings.background import Dreams, Outcomes, Webhooks
 from corral.settings.gateway import Gateway, Vault
 from corral.settings.inference import Inference
 from corral.settings.load import Load
+from corral.settings.policy import Policy
 from corral.settings.secret_manager import SecretManager
 from corral.settings.section import Count, Level, Seconds, Section
 from corral.wire.secret import Secret
@@ -314,6 +315,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store: Store = field(default_factory=Store)
     inference: Inference = field(default_factory=Inference)
     brain: Brain = field(default_factory=Brain)
+    policy: Policy = field(default_factory=Policy)
     load: Load = field(default_factory=Load)
     worker: Worker = field(default_factory=Worker)
     limits: Limits = field(default_factory=Limits)

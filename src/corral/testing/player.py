@@ -15,7 +15,7 @@ from corral.testing.prefix_cache import PrefixCache
 from corral.testing.record import RequestRecord
 from corral.testing.refusal import Refused
 from corral.testing.reply import Reply, build
-from corral.testing.scripts import BUILT_IN, converse
+from corral.testing.scripts import BUILT_IN, converse, judge
 from corral.testing.steps import ErrorPlan, Playable, Script, Step, choose, decode_script, fill
 
 MAX_ISSUED = 50_000
@@ -95,7 +95,8 @@ class Player:
         return Performance(step, reply, error)
 
     def _choose(self, conversation: Conversation) -> tuple[Step, tuple[str, int]]:
-        found = directive.find(conversation)
+        # What a judge is shown quotes others' directives.
+        found = None if judge.is_judging(conversation) else directive.find(conversation)
         turn = found.turn if found else -1
         key = conversation.prefix_key(turn if found else len(conversation.turns) - 1)
         index = conversation.steps_after(turn)

@@ -5,8 +5,15 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from corral.brain.side_call import CutOff, answer_of, ask_aside
-from corral.inference.provider import ModelEvent, ModelFailed, ModelRequest, ModelResponse, TextDelta
+from corral.brain.side_call import CutOff, ask_aside
+from corral.inference.provider import (
+    ModelEvent,
+    ModelFailed,
+    ModelRequest,
+    ModelResponse,
+    TextDelta,
+    answer_of,
+)
 from tests.unit.brain.simulation import MODEL, answer
 
 REQUEST = ModelRequest(MODEL, [])

@@ -6,7 +6,7 @@ import re
 from typing import Any, cast
 
 from corral.testing.conversation import Conversation, ToolResult
-from corral.testing.scripts import dream
+from corral.testing.scripts import dream, judge
 from corral.testing.steps import Step, ToolCall
 
 TOOLSET = frozenset({"bash", "read", "write", "edit", "glob", "grep", "web_fetch", "web_search"})
@@ -24,6 +24,8 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 def step(conversation: Conversation, turn: int) -> Step:
     """The answer to what the user said last, or to the results of the calls made for it."""
+    if judge.is_judging(conversation):
+        return judge.step(conversation)
     if turn < 0 and dream.is_dreaming(conversation):
         return dream.step(conversation, turn)
     results = conversation.results()
