@@ -284,3 +284,11 @@ async def failure(corral: Corral, session: SessionUnderTest) -> str:
     )
     assert row is not None
     return str(msgspec.json.decode(row["private"])["policy"]["judge"]["failure"])
+
+
+async def test_what_the_judge_reads_does_not_count_as_the_conversations_length(corral: Corral) -> None:
+    judges(corral.model, "deny", usage={"input_tokens": 5_000_000})
+    session, _ = await calling(corral, bash("ls"), tools=(AUTO,))
+    # It would be compacted before the second request if it did.
+    assert "agent.thread_context_compacted" not in await session.types()
+    assert (await session.events(types=["agent.message"]))[-1].content[0].text.startswith("they said:")

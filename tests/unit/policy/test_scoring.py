@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from corral.cli import main
-from corral.inference.messages import MessagesProvider
 from corral.policy.loading import parse_policy
 from corral.policy.scoring import (
     CasesError,
@@ -22,6 +21,8 @@ from corral.policy.scoring import (
     score,
     table,
 )
+from corral.server import provider_of
+from corral.settings import Inference
 from corral.testing import ScriptedModel
 from corral.testing.scripts import judge
 from tests.policy_world import JUDGE, case_of, is_for_judge
@@ -74,9 +75,7 @@ def document(one: Labelled) -> dict[str, Any]:
 
 
 async def judged(model: ScriptedModel, cases: list[Labelled]) -> Scores:
-    provider = MessagesProvider(
-        base_url=model.base_url, api_key="k", models={}, max_tokens=4000, timeout=20, claude_api=False
-    )
+    provider = provider_of(Inference(provider="gateway", base_url=model.base_url))
     try:
         return await score(cases, by_judge(provider, "claude-haiku-4-5", 20))
     finally:
