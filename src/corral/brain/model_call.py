@@ -17,7 +17,7 @@ from corral.inference.provider import (
     ModelResponse,
     TextDelta,
 )
-from corral.session.following import frame
+from corral.session.stream_pages import frame
 
 
 class Answered(msgspec.Struct, frozen=True):

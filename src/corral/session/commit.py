@@ -30,6 +30,10 @@ class NewInput(msgspec.Struct, frozen=True):
     thread_id: str
     body: Body
 
+    def body_text(self) -> str:
+        """The stored JSON: id and type first, then the body's own fields."""
+        return msgspec.json.encode({"id": self.id, "type": self.type, **self.body}).decode()
+
 
 class Wake(msgspec.Struct, frozen=True):
     """What becomes of the session's row in the wake queue.

@@ -90,8 +90,7 @@ def statement(group: Iterable[Prepared]) -> tuple[LiteralString, dict[str, Any]]
             crossposted.append(event.crossposted)
         taken.extend((session, input_id) for input_id in commit.take)
         for n, new in enumerate(commit.inputs, 1):
-            body = msgspec.json.encode({"id": new.id, "type": new.type, **new.body}).decode()
-            inputs.append((session, n, new.id, new.thread_id, new.type, body))
+            inputs.append((session, n, new.id, new.thread_id, new.type, new.body_text()))
         threads.extend(_thread(session, row) for row in commit.threads)
         decisions.extend(_decision(session, row) for row in commit.decisions)
     wakes = any(row[-2] is not None for row in sessions)
