@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from corral.api.admission import Admission, Backlog, Places
+from corral.api.body_room import BodyRoom
 from corral.api.connection import BoundedProtocol
 from corral.api.rate_limits import RateLimits
 from corral.api.services import Services
@@ -178,6 +179,7 @@ def admission_of(load: Load, database: Database, writer: LogWriter) -> Admission
             most_queued=load.max_queued_commits,
             most_sessions=load.max_waiting_sessions,
         ),
+        BodyRoom(load.max_body_bytes),
     )
 
 
