@@ -13,6 +13,8 @@ class Fleet:
     sessions: int = 8
     turns: int = 80
     kills: int = 24
+    cuts: int = 0
+    """How often the cables of a server's and of a worker's own machine are pulled out."""
     seed: int = 1
 
 
@@ -113,13 +115,14 @@ class LargeOutputs:
 class Responsive:
     """How long the event loop of a server may be held up, whatever it is under; sampled all its life."""
 
-    computing_p99_seconds: float = 0.25
+    computing_p95_seconds: float = 0.25
     computing_worst_seconds: float = 1.5
-    late_p99_seconds: float = 2.5
+    late_p95_seconds: float = 1.0
     """Waiting for a processor counts as well here, and a busy machine has few to give."""
 
 
 FLEET = Fleet()
+FLEET_WITH_CUTS = Fleet(kills=8, cuts=8, turns=60)
 PARTITION = Partition()
 SLOW_READERS = SlowReaders()
 ROLLING_RESTARTS = RollingRestarts()

@@ -52,8 +52,10 @@ class Lateness(msgspec.Struct, frozen=True):
     """The event loop's delays since the start, in seconds."""
 
     samples: int
+    late_p95: float
     late_p99: float
     late_worst: float
+    computing_p95: float
     computing_p99: float
     computing_worst: float
 
@@ -83,8 +85,10 @@ class Responsiveness:
         """What has been measured so far."""
         return Lateness(
             self._late.count,
+            round(self._late.within(0.95), 4),
             round(self._late.within(0.99), 4),
             round(self._late.longest, 4),
+            round(self._computing.within(0.95), 4),
             round(self._computing.within(0.99), 4),
             round(self._computing.longest, 4),
         )
