@@ -117,7 +117,7 @@ class Responsive:
 
     computing_p95_seconds: float = 0.25
     computing_worst_seconds: float = 1.5
-    late_p95_seconds: float = 1.0
+    late_p95_seconds: float = 2.0
     """Waiting for a processor counts as well here, and a busy machine has few to give."""
 
 

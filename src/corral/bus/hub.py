@@ -8,7 +8,7 @@ commits of this process instead of being poked; when it is too slow it is poked 
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -20,6 +20,8 @@ _PREVIEWS_HELD: Final = 512
 _PREVIEW_BYTES_HELD: Final = 256 * 1024
 _COMMIT_BYTES_HELD: Final = 256 * 1024
 _COMMITS_HELD: Final = 64
+_TOGETHER: Final = 256
+"""Previews that are handed to readers together, at most: a model's answer comes in many small pieces."""
 _SHED_KNOWN: Final = 64
 """Shed events that a reader remembers; a piece of an older one shows by its position that some are lost."""
 
@@ -115,6 +117,7 @@ class Subscription:
 
     def take(self) -> tuple[bool, list[Preview]]:
         """What has arrived: whether there was a poke, and the previews in their order."""
+        self._hub.hand_over()
         poked, previews = self._poked, list(self._previews)
         self._poked = self._arrived = False
         self._previews.clear()
@@ -147,8 +150,25 @@ class Subscription:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(True)
 
-    def offer(self, preview: Preview) -> None:
-        """Called by the hub: a preview to pass on, unless a part of its event has been shed already."""
+    def offer_all(self, pieces: Sequence[Preview], size: int, events: Set[str], *, begun: bool) -> None:
+        """Called by the hub: previews of these `events`, of `size` bytes; `begun` if a first one is there."""
+        shed = self._shed.keys()
+        if not begun and events <= shed:
+            return
+        if (
+            len(self._previews) + len(pieces) > _PREVIEWS_HELD
+            or self._bytes + size > _PREVIEW_BYTES_HELD
+            or not shed.isdisjoint(events)
+        ):
+            for preview in pieces:
+                self._offer(preview)
+            return
+        self._previews.extend(pieces)
+        self._bytes += size
+        self._wake()
+
+    def _offer(self, preview: Preview) -> None:
+        """A preview to pass on, unless a part of its event has been shed already."""
         if preview.starts:
             self._shed.pop(preview.event_id, None)
         elif preview.event_id in self._shed:
@@ -208,6 +228,8 @@ class Hub:
 
     def __init__(self) -> None:
         self._readers: dict[str, set[Subscription]] = {}
+        self._previews: dict[str, list[Preview]] = {}
+        """What has been previewed in this round of the event loop, to be handed over at its end."""
 
     def subscribe(self, *topics: str, previews: bool = False, commits: bool = False) -> Subscription:
         """See `Bus.subscribe`."""
@@ -215,6 +237,7 @@ class Hub:
 
     def add(self, topic: str, subscription: Subscription) -> None:
         """Called by a subscription on entering."""
+        self.hand_over()
         self._readers.setdefault(topic, set()).add(subscription)
 
     def discard(self, topic: str, subscription: Subscription) -> None:
@@ -244,10 +267,28 @@ class Hub:
             self.poke(topic)
 
     def preview(self, topic: str, preview: Preview) -> None:
-        """See `Bus.preview`."""
-        for subscription in tuple(self._readers.get(topic, ())):
-            if subscription.wants_previews:
-                subscription.offer(preview)
+        """See `Bus.preview`. What comes in one round is handed over together: each reader wakes once."""
+        if topic not in self._readers:
+            return
+        if not self._previews:
+            asyncio.get_running_loop().call_soon(self.hand_over)
+        pieces = self._previews.setdefault(topic, [])
+        pieces.append(preview)
+        if len(pieces) >= _TOGETHER:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Give the readers the previews that have come so far."""
+        if not self._previews:
+            return
+        previews, self._previews = self._previews, {}
+        for topic, pieces in previews.items():
+            size = sum(len(piece.frame) for piece in pieces)
+            events = {piece.event_id for piece in pieces}
+            begun = any(piece.starts for piece in pieces)
+            for subscription in self._readers.get(topic, ()):
+                if subscription.wants_previews:
+                    subscription.offer_all(pieces, size, events, begun=begun)
 
     def has_readers(self, topic: str) -> bool:
         """See `Bus.has_readers`."""

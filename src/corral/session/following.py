@@ -35,6 +35,8 @@ PING_SECONDS: Final = 15.0
 """Silence after which a ping is sent, and the log read in case a notification was lost."""
 _PREVIEWED: Final = 64
 """Events whose previews are under way in one stream, at most; of more, the oldest show no further piece."""
+_TOGETHER_BYTES: Final = 16 * 1024
+"""Previews that wait are sent together, up to about so much."""
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -100,12 +102,21 @@ class Following:
             if poked or not taken or not arrived:
                 async for frame in reader.news():
                     yield frame
+            together = bytearray()
             for preview in previews:
                 if preview.after_seq > reader.seq:
+                    if together:
+                        yield bytes(together)
+                        together.clear()
                     async for frame in reader.news():
                         yield frame
                 if reader.wants(preview):
-                    yield preview.frame
+                    together += preview.frame
+                    if len(together) >= _TOGETHER_BYTES:
+                        yield bytes(together)
+                        together.clear()
+            if together:
+                yield bytes(together)
             if not arrived and not reader.ended:
                 yield _PING
 

@@ -32,6 +32,19 @@ async def test_a_slow_reader_sheds_the_ends_of_previews_and_no_poke() -> None:
         assert plain.take() == (True, [])
 
 
+async def test_pieces_that_come_together_wake_a_reader_once_and_are_seen_by_none_who_came_later() -> None:
+    hub = Hub()
+    async with hub.subscribe(TOPIC, previews=True) as reader:
+        for position in range(3):
+            hub.preview(TOPIC, preview("a", position))
+        async with hub.subscribe(TOPIC, previews=True) as late:
+            hub.preview(TOPIC, preview("a", 3))
+            assert await reader.wait()
+            assert [piece.position for piece in reader.take()[1]] == [0, 1, 2, 3]
+            assert [piece.position for piece in late.take()[1]] == [3]
+        assert not await reader.wait(0)
+
+
 async def test_what_a_slow_reader_holds_is_bounded_in_bytes_too() -> None:
     hub = Hub()
     async with hub.subscribe(TOPIC, previews=True) as slow:
