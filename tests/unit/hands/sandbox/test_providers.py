@@ -3,7 +3,10 @@
 import asyncio
 import os
 import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -45,6 +48,24 @@ async def test_stopping_kills_everything_and_keeps_the_workspace(provider: str, 
 def waiting_ones() -> list[int]:
     """Our processes that wait to be told whose sandbox they are."""
     return [pid for pid in running("inside.pyz") if is_ours(pid) and not has_children(pid)]
+
+
+async def the_waiting_one() -> int:
+    """Our only process that waits, once it has got so far."""
+    while len(found := await asyncio.to_thread(waiting_ones)) != 1:
+        pass
+    return found[0]
+
+
+@asynccontextmanager
+async def ahead(**options: Any) -> AsyncGenerator[BubblewrapProvider]:
+    """A provider that keeps one sandbox waiting; closed at the end."""
+    provider = BubblewrapProvider(waiting=1, **options)
+    try:
+        await provider.probe()
+        yield provider
+    finally:
+        await provider.close()
 
 
 def has_children(pid: int) -> bool:
@@ -208,40 +229,33 @@ async def test_the_process_provider_warns_once(open_folder: Path) -> None:
 
 
 async def test_a_sandbox_begun_ahead_of_time_is_taken_and_followed_by_another(open_folder: Path) -> None:
-    provider = BubblewrapProvider(waiting=1)
-    await provider.probe()
-    (first,) = waiting_ones()
-    sandbox = await provider.provision(Recipe("a", open_folder / "a"))
-    assert said(await sandbox.execute("bash", {"command": "pwd"})).text == "/workspace"
-    assert first in await until_running("inside.pyz"), "that one became the sandbox"
-    while not (second := waiting_ones()):
-        await asyncio.sleep(0)
-    assert second != [first]
-    with watching([first, *second]) as left:
-        await provider.close()
-        assert left.have_ended()
+    async with ahead() as provider:
+        first = await the_waiting_one()
+        sandbox = await provider.provision(Recipe("a", open_folder / "a"))
+        assert said(await sandbox.execute("bash", {"command": "pwd"})).text == "/workspace"
+        assert first in await until_running("inside.pyz"), "that one became the sandbox"
+        second = await the_waiting_one()
+        assert second != first
+        with watching([first, second]) as left:
+            await provider.close()
+            assert left.have_ended()
 
 
 async def test_a_waiting_sandbox_that_was_killed_is_not_taken(open_folder: Path) -> None:
-    provider = BubblewrapProvider(waiting=1)
-    await provider.probe()
-    (first,) = waiting_ones()
-    with watching([first]) as left:
-        os.kill(first, signal.SIGKILL)
-        assert left.have_ended(10)
-    sandbox = await provider.provision(Recipe("a", open_folder / "a"))
-    assert said(await sandbox.execute("bash", {"command": "pwd"})).text == "/workspace"
-    await provider.close()
+    async with ahead() as provider:
+        first = await the_waiting_one()
+        with watching([first]) as left:
+            os.kill(first, signal.SIGKILL)
+            assert left.have_ended(10)
+        sandbox = await provider.provision(Recipe("a", open_folder / "a"))
+        assert said(await sandbox.execute("bash", {"command": "pwd"})).text == "/workspace"
 
 
 async def test_a_sandbox_with_other_limits_does_not_take_the_waiting_one(open_folder: Path) -> None:
-    provider = BubblewrapProvider(waiting=1, limits=Limits(processes=99))
-    await provider.probe()
-    first = waiting_ones()
-    assert len(first) == 1
-    await provider.provision(Recipe("a", open_folder / "a"))
-    assert waiting_ones() == first
-    await provider.close()
+    async with ahead(limits=Limits(processes=99)) as provider:
+        first = await the_waiting_one()
+        await provider.provision(Recipe("a", open_folder / "a"))
+        assert first in waiting_ones()
     assert not waiting_ones()
 
 
