@@ -13,7 +13,7 @@ export PYTHON
 SEED ?= 1
 MINUTES ?= 10
 
-.PHONY: help demo demo-local up test fuzz chaos stress conformance conformance-ts bench lint format lock clean
+.PHONY: help demo demo-local up test fuzz chaos stress conformance conformance-ts bench scaling lint format lock clean
 
 help: ## Show this
 	@echo "Corral runs AI agents inside your own fence."
@@ -55,6 +55,9 @@ conformance-ts: $(READY) ## The same with the TypeScript SDK's tests (SOURCE=a c
 
 bench: $(READY) ## Run the benchmarks and write docs/performance.md (QUESTIONS="turns streams" some)
 	$(BIN)/python -m benchmarks $(QUESTIONS)
+
+scaling: $(READY) ## Measure how cost grows, draw it, and write docs/scaling.md
+	$(BIN)/python -m benchmarks.scaling
 
 lint: $(READY) ## Check format, style, types and the import contract
 	$(BIN)/ruff format --check .

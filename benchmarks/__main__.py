@@ -11,7 +11,7 @@ from typing import Final
 from benchmarks.cold_turn import cold_turn
 from benchmarks.log import log
 from benchmarks.long_session import long_session
-from benchmarks.machine import described, today, waiting
+from benchmarks.machine import between, described, today, waiting
 from benchmarks.memory import memory
 from benchmarks.sandbox_start import tool_calls
 from benchmarks.sessions import sessions
@@ -62,10 +62,8 @@ async def answers(names: Sequence[str], size: Size, *, rivals: bool) -> tuple[li
 
 def page(old: str, rows: Sequence[Row], about: Sequence[str]) -> str:
     """The page with a new table between its marks."""
-    head, _, rest = old.partition(BEGIN)
-    tail = rest.partition(END)[2]
     lines = "".join(f"- {line}\n" for line in (f"taken on {today()}", *about))
-    return f"{head}{BEGIN}\n\n{lines}\n{markdown(rows)}\n{END}{tail}"
+    return between(old, BEGIN, END, f"{lines}\n{markdown(rows)}")
 
 
 def main() -> None:

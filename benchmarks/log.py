@@ -15,13 +15,14 @@ event is durable before it appends the next.
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Final, LiteralString
 
 from benchmarks.table import Row, Sample, at_least, interleaved
 from benchmarks.world import World, main
-from corral.bus.hub import Hub, Subscription
+from corral.bus.hub import Hub
+from corral.bus.landed import Landed
 from corral.session.commit import Fence
 from corral.session.events import NewEvent
 from corral.session.log import PostgresSessionLog
@@ -77,14 +78,10 @@ async def log(world: World) -> Sequence[Row]:
 class LocalBus(Hub):
     """The bus of a benchmark: nobody listens."""
 
-    async def publish(self, *topics: str) -> None:
+    async def publish(self, *topics: str, landed: Mapping[str, Landed] | None = None) -> None:
         """Poke the readers here."""
         for topic in topics:
-            self.poke(topic)
-
-    def subscribe(self, *topics: str, previews: bool = False) -> Subscription:
-        """See `Bus.subscribe`."""
-        return super().subscribe(*topics, previews=previews)
+            self.poke(topic, None if landed is None else landed.get(topic))
 
 
 async def measure(append: Append, sessions: list[str], seconds: float) -> float:

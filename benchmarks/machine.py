@@ -39,6 +39,12 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
+def between(page: str, begin: str, end: str, text: str) -> str:
+    """The page with `text` between its marks."""
+    head, _, rest = page.partition(begin)
+    return f"{head}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
+
+
 def waiting() -> float:
     """How many processes have wanted each core, on average of the last minute."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)

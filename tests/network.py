@@ -94,7 +94,7 @@ async def passed_on(host: str, *, path: str | None = None, port: int = 0) -> Asy
                     both.create_task(_pump(there_reader, writer))
             finally:
                 there_writer.close()
-        except (OSError, asyncio.CancelledError):
+        except* (OSError, asyncio.CancelledError):
             pass  # one of the two is gone, which the other one sees
         finally:
             writer.close()

@@ -18,6 +18,7 @@ from corral.inference.messages import MessagesProvider
 from corral.server import listen, open_services, provider_of, serving
 from corral.settings import Load, Settings
 from corral.store.database import Database
+from corral.telemetry.responsiveness import Responsiveness
 
 _log = structlog.get_logger(__name__)
 
@@ -42,7 +43,10 @@ async def run_server(
     provider = provider_of(settings.inference) if settings.inference.is_configured or role != "api" else None
     warming = asyncio.create_task(_warm(provider if role != "api" else None))
     try:
-        async with open_services(settings, database, provider, brains=role != "api") as services:
+        async with (
+            Responsiveness(),
+            open_services(settings, database, provider, brains=role != "api") as services,
+        ):
             warming.add_done_callback(lambda _: services.warm.set())
             if settings.server.api_key is not None and role != "brain":
                 await services.keys.ensure("api", settings.server.api_key.reveal(), "server.api_key")

@@ -9,6 +9,7 @@ import contextlib
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -16,12 +17,16 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from corral.api.admission import Admission, Backlog, Places
+from corral.api.body_room import BodyRoom
 from corral.api.connection import BoundedProtocol
 from corral.api.rate_limits import RateLimits
 from corral.api.services import Services
 from corral.background.jobs import Background, PeriodicJob
 from corral.brain.brains import Brains, BrainSettings
 from corral.brain.claims import EnvironmentBounds
+from corral.brain.clearance import JudgeOffer, PolicyOffer
+from corral.brain.context_rules import ContextSettings
+from corral.brain.grading import GraderSettings
 from corral.brain.retry import RetryPolicy
 from corral.brain.web_tools import WebOffer
 from corral.bus.hub import DREAMS_TOPIC, WEBHOOKS_TOPIC
@@ -33,6 +38,7 @@ from corral.inference.messages import MessagesProvider
 from corral.inference.model_list import ModelList, ModelSource
 from corral.inference.prices import PriceTable, price_table
 from corral.inference.provider import InferenceProvider
+from corral.policy.loading import load_policy
 from corral.resources.agent_memory import AgentMemory
 from corral.resources.agents import Agents
 from corral.resources.audit import AuditTrail
@@ -56,13 +62,17 @@ from corral.session.service import Sessions
 from corral.session.writer import LogWriter
 from corral.settings import Dreams as DreamSettings
 from corral.settings import Gateway, Inference, Load, Settings, Vault
+from corral.settings import Policy as PolicySettings
 from corral.store.database import Database
 from corral.vault import rows as secret_rows
 from corral.vault.backends.backend import SecretBackend
 from corral.vault.keeping import Keeper, remove_dropped
 from corral.vault.keys import PublicKey
+from corral.wire.model_table import PROVIDERS, CapabilityTable
 
 _CLAUDE_API: Final = "https://api.anthropic.com"
+_JUDGE_MODEL: Final = "claude-haiku-4-5"
+"""Judges calls on the Claude API, unless the settings name another model."""
 _SCHEDULES_CRON: Final = "* * * * * */10"
 """How often to look for deployments whose time has come; they may start some seconds after it."""
 _MINUTELY_CRON: Final = "* * * * *"
@@ -80,14 +90,15 @@ _log = structlog.get_logger(__name__)
 
 def provider_of(inference: Inference) -> MessagesProvider:
     """The provider that the settings name. Nothing is connected before the first request."""
-    claude_api = inference.provider == "anthropic"
     return MessagesProvider(
         base_url=inference.base_url or _CLAUDE_API,
         api_key=inference.api_key.reveal() if inference.api_key is not None else "none",
         models=inference.models,
         max_tokens=inference.max_tokens,
         timeout=inference.request_timeout_seconds,
-        claude_api=claude_api,
+        offers=PROVIDERS[inference.provider],
+        capabilities=CapabilityTable(inference.capabilities),
+        context_editing=inference.context_editing,
     )
 
 
@@ -110,7 +121,24 @@ def retry_policy(inference: Inference) -> RetryPolicy:
     )
 
 
-def brain_settings(settings: Settings, prices: PriceTable) -> BrainSettings:
+def judge_model(policy: PolicySettings, inference: Inference) -> str | None:
+    """The model that judges calls, from the settings; None for the agent's own."""
+    return policy.judge_model or (_JUDGE_MODEL if inference.provider == "anthropic" else None)
+
+
+def policy_of(settings: Settings) -> PolicyOffer:
+    """What calls are decided by, from the settings. Blocking: it may read a file."""
+    policy = settings.policy
+    gate = None if policy.file is None else load_policy(Path(policy.file))
+    if gate is not None:
+        _log.info("tool calls are held against a policy", policy=gate.digest, rules=len(gate.rules))
+    if not policy.judge:
+        return PolicyOffer(gate)
+    model = judge_model(policy, settings.inference)
+    return PolicyOffer(gate, JudgeOffer(model, policy.judge_timeout_seconds))
+
+
+def brain_settings(settings: Settings, prices: PriceTable, policy: PolicyOffer) -> BrainSettings:
     """How brains work, from the settings."""
     brain = settings.brain
     return BrainSettings(
@@ -120,6 +148,14 @@ def brain_settings(settings: Settings, prices: PriceTable) -> BrainSettings:
         retry=retry_policy(settings.inference),
         prices=prices,
         web=web_offer(settings.gateway),
+        grader=GraderSettings(settings.outcomes.grader_model, settings.outcomes.heartbeat_seconds),
+        context=ContextSettings(
+            capabilities=CapabilityTable(settings.inference.capabilities),
+            compact_at=brain.compact_at,
+            images_kept=brain.images_kept,
+            max_tokens=settings.inference.max_tokens,
+        ),
+        policy=policy,
     )
 
 
@@ -143,6 +179,7 @@ def admission_of(load: Load, database: Database, writer: LogWriter) -> Admission
             most_queued=load.max_queued_commits,
             most_sessions=load.max_waiting_sessions,
         ),
+        BodyRoom(load.max_body_bytes),
     )
 
 
@@ -209,6 +246,7 @@ async def open_services(
         at_work = None
         if brains:
             assert provider is not None
+            policy = await asyncio.to_thread(policy_of, settings)
             at_work = Brains(
                 database=database,
                 log=sessions.log,
@@ -217,7 +255,7 @@ async def open_services(
                 hands=work,
                 files=stored.sources,
                 gateway=gateway,
-                settings=brain_settings(settings, prices),
+                settings=brain_settings(settings, prices, policy),
             )
         services = Services(
             agents=agents,
@@ -238,6 +276,7 @@ async def open_services(
             models=ModelList(
                 provider if isinstance(provider, ModelSource) else None,
                 prices=prices,
+                capabilities=CapabilityTable(settings.inference.capabilities),
                 aliases=settings.inference.models,
                 timeout=settings.inference.models_timeout_seconds,
             ),

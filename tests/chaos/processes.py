@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import IO
 
 import msgspec
@@ -22,7 +22,8 @@ class Death(msgspec.Struct):
 class KeptProcess:
     """A process that is started again as soon as it is gone.
 
-    `ready` is asked whether the process that was started at a given Unix time answers yet.
+    `ready` is asked whether the process that was started at a given Unix time answers yet; `launcher` is a
+    command that runs it.
     """
 
     def __init__(
@@ -32,10 +33,11 @@ class KeptProcess:
         environment: Mapping[str, str],
         log: IO[bytes],
         ready: Callable[[float], Awaitable[bool]],
+        launcher: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.deaths: list[Death] = []
-        self._arguments = [sys.executable, "-m", "corral.cli", *arguments]
+        self._arguments = [*launcher, sys.executable, "-m", "corral.cli", *arguments]
         self._environment = {**os.environ, **environment}
         self._log = log
         self._ready = ready

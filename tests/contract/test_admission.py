@@ -7,11 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
+import pytest
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 from msgspec import structs
 
+from corral.api.body_room import BodyRoom
 from corral.settings import Load
 from corral.testing import ScriptedModel
+from corral.wire.errors import Overloaded
 from tests.corral_server import Corral, running_corral
 from tests.e2e.mcp_house import settings_with
 from tests.e2e.test_replicas import stream
@@ -152,3 +155,65 @@ async def test_the_sdk_hides_a_refusal_that_passes(database_url: str, model: Scr
             ):
                 await client.beta.agents.list()
         assert statuses == [429, 200]
+
+
+async def sending(
+    corral: Corral, stack: AsyncExitStack, key: str, length: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A request that announces so long a body and sends nothing of it yet."""
+    host, port = corral.base_url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    stack.callback(writer.close)
+    head = f"POST /v1/agents HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {length}\r\n\r\n"
+    writer.write(head.encode())
+    await writer.drain()
+    return reader, writer
+
+
+async def test_the_bodies_of_all_requests_together_are_bounded_and_their_room_comes_back(
+    database_url: str, model: ScriptedModel
+) -> None:
+    mebibyte = 1024 * 1024
+    async with (
+        bounded(database_url, model, max_body_bytes=32 * mebibyte) as (corral, http),
+        AsyncExitStack() as stack,
+    ):
+        room = corral.services.admission.bodies
+        reader, writer = await sending(corral, stack, corral.api_key, 30 * mebibyte)
+        async with asyncio.timeout(20):
+            while room.held < 30 * mebibyte:
+                await asyncio.sleep(0.01)
+        large = {"name": "x" * (3 * mebibyte), "model": "claude-sonnet-4-5"}
+        check_refusal(await http.post("/v1/agents", json=large), 529, "overloaded_error")
+        # What is small finds room still, and the large one when the first has been answered.
+        assert (await http.post("/v1/agents", json={"name": "small"})).status_code == 400
+        assert room.held == 30 * mebibyte
+        for _ in range(30):
+            writer.write(b" " * mebibyte)
+            await writer.drain()
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+        async with asyncio.timeout(20):
+            while room.held:
+                await asyncio.sleep(0.01)
+        assert (await http.post("/v1/agents", json=large)).status_code == 400
+        assert not room.held
+
+
+async def test_a_worker_waits_for_room_instead_of_being_refused() -> None:
+    room = BodyRoom(100)
+    with room.hold(wait_seconds=600) as worker, room.hold() as small:
+        with room.hold() as first:
+            await first.reach(90)
+            waiting = asyncio.create_task(worker.reach(50))
+            await small.reach(10)
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            with room.hold() as application, pytest.raises(Overloaded):
+                await application.reach(50)
+        await waiting
+        assert room.held == 60
+    assert not room.held
+    # A body that is alone finds room, however large.
+    room = BodyRoom(100)
+    with room.hold() as alone:
+        await alone.reach(1_000)

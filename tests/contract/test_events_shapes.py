@@ -12,6 +12,7 @@ from tests.contract.test_events_send import custom_result
 from tests.contract.test_sessions_create import CUSTOM, TOOLSET
 from tests.corral_server import Corral, SessionUnderTest
 from tests.moments import ends_turn, is_taken
+from tests.policy_world import JUDGE
 
 EVENT: TypeAdapter[Any] = TypeAdapter(BetaManagedAgentsSessionEvent)
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -61,6 +62,7 @@ async def a_session_of_many_kinds(corral: Corral) -> SessionUnderTest:
         ],
     }
     agent = await corral.agent(asks, CUSTOM, model="claude-opus-5-5")
+    corral.model.rule(if_system_contains=JUDGE, error={"status": 500, "times": 100})
     environment_id = await corral.environment("self_hosted")
     made = await corral.client.beta.sessions.create(agent=agent, environment_id=environment_id)
     session = SessionUnderTest(corral, made.id)

@@ -148,7 +148,7 @@ async def test_an_outcome_while_a_call_waits_is_worked_on_with_its_result(corral
     await session.sends({"type": "user.custom_tool_result", "custom_tool_use_id": call})
     await session.until("span.outcome_evaluation_end")
     [entry] = await shown(session)
-    assert entry["result"] == "failed"
+    assert entry["result"] == "satisfied"
 
 
 async def test_an_archived_session_takes_no_outcome(api: Api) -> None:
@@ -169,7 +169,7 @@ async def test_an_outcome_outlives_a_turn_that_dies_and_a_message_goes_on_with_i
     await refused(session.sends(outcome()), "events[0]: another outcome is being worked on")
     await session.says("try again", script=[{"text": "done"}])
     await session.until("span.outcome_evaluation_end")
-    assert [one["result"] for one in await shown(session)] == ["failed"]
+    assert [one["result"] for one in await shown(session)] == ["satisfied"]
 
 
 async def test_an_interrupt_ends_an_outcome_whose_turn_has_died(corral: Corral) -> None:

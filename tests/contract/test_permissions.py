@@ -8,6 +8,7 @@ from tests.contract.refusals import refused
 from tests.contract.test_sessions_create import TOOLSET
 from tests.corral_server import Corral, SessionUnderTest
 from tests.moments import ends_turn, is_taken
+from tests.policy_world import JUDGE
 
 LS: dict[str, Any] = {"name": "bash", "input": {"command": "ls"}}
 READ: dict[str, Any] = {"name": "read", "input": {"file_path": "a.txt"}}
@@ -171,7 +172,8 @@ async def test_a_tool_that_the_agent_has_not_is_refused_alike(corral: Corral) ->
     assert await last_message(session) == "Permission to use teleport has been denied."
 
 
-async def test_auto_asks_since_nobody_here_can_judge(corral: Corral) -> None:
+async def test_auto_asks_where_no_judgement_is_reached(corral: Corral) -> None:
+    corral.model.rule(if_system_contains=JUDGE, text="I would rather not say.")
     session, idle, ids = await calling(corral, LS, bash="auto")
     assert idle.stop_reason.event_ids == [ids["bash"]]
     [use] = await session.events(types=["agent.tool_use"])

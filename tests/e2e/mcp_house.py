@@ -5,7 +5,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from corral.settings import Brain, Gateway, Inference, Settings, Vault
+import msgspec
+
+from corral.settings import Brain, Gateway, Inference, Policy, Settings, Vault
 from corral.store.database import Database
 from corral.testing import ScriptedModel
 from corral.vault.keys import PrivateKey
@@ -76,6 +78,7 @@ async def mcp_house(
     *,
     accepted: list[str] | None = None,
     sse: bool = False,
+    policy: Policy | None = None,
     **gateway: Any,
 ) -> AsyncGenerator[McpHouse]:
     """A house whose MCP server accepts these tokens; None: everybody."""
@@ -83,7 +86,7 @@ async def mcp_house(
         server = await stack.enter_async_context(mcp_server(accepted=accepted, sse=sse))
         database = await stack.enter_async_context(Database(database_url))
         at_work = await stack.enter_async_context(gateway_at_work(database, KEY, **gateway))
-        settings = settings_with(at_work.url, model)
+        settings = msgspec.structs.replace(settings_with(at_work.url, model), policy=policy or Policy())
         corral = await stack.enter_async_context(running_corral(database_url, model, settings=settings))
         yield McpHouse(corral, at_work, server)
 

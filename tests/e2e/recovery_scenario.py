@@ -65,11 +65,19 @@ TURNS: Final[list[list[dict[str, Any]]]] = [
     [{"text": "never finished", "hold": "interrupted", "hold_at": "mid"}],
     [{"text": "before the steering", "hold": "steered"}, {"text": "after the steering"}],
     [{"tools": [_look_up("nothing more")]}, {"text": "the end"}],
+    [{"tools": [_look_up("too much")], "usage": {"input_tokens": 170_000}}, {"text": "never played"}],
+    [{"text": "gone on from the notes"}],
 ]
 """What the model plays in each turn."""
 INTERRUPTED: Final = 5
 STEERED: Final = 6
 STEERING: Final = "and mind this"
+
+
+def sums_up(model: ScriptedModel) -> None:
+    """Has the model write its notes when a conversation is compacted, and go on from them."""
+    after = model.script("after", [{"text": "all in the notes"}])
+    model.rule(if_text_contains="Write the notes from which you", text=f"what there was\n{after}")
 
 
 def opening(turn: int) -> str:

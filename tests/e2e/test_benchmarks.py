@@ -2,12 +2,17 @@
 
 import math
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import pytest_asyncio
 
+from benchmarks import scaling
 from benchmarks.__main__ import BEGIN, END, PAGE, QUESTIONS, page
+from benchmarks.curves import Curve, Growth, Point, written
 from benchmarks.machine import described
+from benchmarks.scaling import capacity
 from benchmarks.table import Row, Sample, at_least, interleaved, not_run, plain, under
 from benchmarks.world import SHORT, World, world
 
@@ -16,7 +21,7 @@ ROWS = {
     "streams": 3,
     "turns": 6,
     "log": 3,
-    "tool_calls": 3,
+    "tool_calls": 5,
     "memory": 3,
     "takeover": 1,
     "cold_turn": 2,
@@ -55,6 +60,35 @@ async def test_the_page_says_on_which_machine_and_keeps_its_text(everything: Wor
     assert all(f"- {line}\n" in new for line in about)
     assert new.split(BEGIN)[0] == old.split(BEGIN)[0]
     assert new.split(END)[1] == old.split(END)[1]
+
+
+def test_a_curve_is_drawn_and_the_page_keeps_its_text(tmp_path: Path) -> None:
+    points = [Point(1, 2.0, 1.0, 10.0), Point(10, 2.5, 1.5, 9.0)]
+    curves = {"servers": Curve("servers", "turn", points)}
+    growth = Growth(wal=20 * 1024, table=14 * 1024)
+    carried = capacity(points[-1], growth, 4)
+    assert (carried.turns, carried.servers) == (1600, 7)
+    text = written(["taken today"], curves, growth, [carried])
+    old = scaling.PAGE.read_text("utf-8")
+    page = tmp_path / "scaling.md"
+    page.write_text(old, "utf-8")
+    scaling.write(text, curves, page)
+    new = page.read_text("utf-8")
+    assert "| 10 | 2.5 ms | 1.5 ms | 9/s |" in new
+    assert "| 4 | 1,600 | 7 | 31.2 MiB/s |" in new
+    assert new.split(scaling.BEGIN)[0] == old.split(scaling.BEGIN)[0]
+    assert new.split(scaling.END)[1] == old.split(scaling.END)[1]
+    drawing = ElementTree.fromstring((tmp_path / "images" / "scaling-servers.svg").read_text("utf-8"))
+    assert drawing.tag.endswith("svg")
+    assert "PostgreSQL" in {text.strip() for text in drawing.itertext()}
+
+
+async def test_the_curves_can_be_taken() -> None:
+    text, curves = await scaling.scaling(short=True)
+    assert list(curves) == ["servers", "sessions", "history", "subscribers"]
+    every = [point for curve in curves.values() for point in curve.points]
+    assert all(point.server > 0 and point.rate > 0 for point in every)
+    assert "cores of PostgreSQL" in text
 
 
 def test_a_bar_is_met_or_missed_and_never_by_what_was_not_measured() -> None:

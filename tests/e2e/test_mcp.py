@@ -128,13 +128,18 @@ async def test_a_picture_reaches_the_model_as_a_picture(house: McpHouse) -> None
     assert result.content[0].source.media_type == "image/png"
 
 
-async def test_a_long_result_is_cut_at_the_documented_length_and_says_so(house: McpHouse) -> None:
+async def test_of_a_long_result_a_preview_is_shown_and_the_agent_can_read_all_of_it(house: McpHouse) -> None:
     session = await house.session()
     await session.says("go", script=[calls("long", characters=150_000), {"text": "much"}])
-    await session.idle()
+    idle = await session.idle()
     [result] = await session.events(types=["agent.mcp_tool_result"])
-    assert len(result.content[0].text) == 100_000
-    assert "150,000 characters" in result.content[1].text
+    assert "150,000 characters" in result.content[0].text
+    assert len(result.content[1].text) == 10_000
+    look = {"name": "ant__history", "input": {"entry": result.id, "offset": 149_990}}
+    await session.says("and the end?", script=[{"tools": [look]}, SAYS])
+    await session.idle(after=idle.id)
+    said = await last_message(session)
+    assert "characters 149990 to 150000 of 150000" in said
 
 
 async def test_calls_of_one_answer_run_side_by_side(house: McpHouse) -> None:

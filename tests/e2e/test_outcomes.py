@@ -1,4 +1,7 @@
-"""Outcomes as a client sees them on a server without a grader (contract section 14)."""
+"""Outcomes as a client sees them: defined, worked on, judged at once as satisfactory (contract section 14).
+
+The scripted model's grader finds all well unless a test has it find otherwise (`tests.e2e.judging`).
+"""
 
 from typing import Any
 
@@ -30,10 +33,6 @@ async def results(session: SessionUnderTest) -> list[str]:
     return [one.result for one in (await session.retrieve()).outcome_evaluations]
 
 
-def last_prompt(corral: Corral) -> str:
-    return str(corral.model.requests()[-1]["messages"])
-
-
 async def test_an_outcome_starts_the_work_and_is_logged_on_receipt(corral: Corral) -> None:
     session = await corral.session()
     sent = await session.sends(playing('[{"text": "done"}]'))
@@ -51,29 +50,31 @@ async def test_an_outcome_starts_the_work_and_is_logged_on_receipt(corral: Corra
         "span.model_request_start",
         "agent.message",
         "span.model_request_end",
+        "span.outcome_evaluation_start",
         "span.outcome_evaluation_end",
         "session.thread_status_idle",
         "session.usage",
         "session.status_idle",
     ]
     assert events[0].id == echo.id
-    prompt = last_prompt(corral)
+    prompt = str(corral.model.requests()[0]["messages"])
     assert "a report" in prompt
     assert "It has figures." in prompt
 
 
-async def test_without_a_grader_an_outcome_ends_as_failed_and_says_so(corral: Corral) -> None:
+async def test_work_that_meets_the_rubric_ends_the_outcome_as_satisfied(corral: Corral) -> None:
     session = await corral.session()
     sent = await session.sends(playing('[{"text": "done"}]'))
     idle = await session.idle()
     assert idle.stop_reason.type == "end_turn"
-    end = next(e for e in await session.events() if e.type == "span.outcome_evaluation_end")
-    assert (end.result, end.iteration, end.outcome_evaluation_start_id) == ("failed", 0, "")
-    assert "does not judge" in end.explanation
+    [start] = await session.events(types=["span.outcome_evaluation_start"])
+    [end] = await session.events(types=["span.outcome_evaluation_end"])
+    assert (end.result, end.iteration, end.outcome_evaluation_start_id) == ("satisfied", 0, start.id)
+    assert (start.outcome_id, start.iteration) == (end.outcome_id, 0)
     [shown] = (await session.retrieve()).outcome_evaluations
     assert shown.outcome_id == sent.data[0].outcome_id == end.outcome_id
     assert (shown.result, shown.explanation, shown.completed_at) == (
-        "failed",
+        "satisfied",
         end.explanation,
         end.processed_at,
     )
@@ -99,7 +100,7 @@ async def test_one_outcome_at_a_time_and_it_is_running_while_it_is_worked_on(cor
         }
     )
     await session.idle(after=asked.id)
-    assert await results(session) == ["failed"]
+    assert await results(session) == ["satisfied"]
 
 
 async def test_an_interrupt_ends_the_outcome_as_interrupted(corral: Corral) -> None:
@@ -133,7 +134,7 @@ async def test_an_outcome_sent_in_mid_request_is_worked_on_after_the_answer(corr
     await session.idle()
     messages = [e.content[0].text for e in await session.events() if e.type == "agent.message"]
     assert messages == ["hi", "done"]
-    assert await results(session) == ["failed"]
+    assert await results(session) == ["satisfied"]
 
 
 async def test_a_session_and_a_deployment_may_begin_with_an_outcome(corral: Corral) -> None:
@@ -141,7 +142,7 @@ async def test_a_session_and_a_deployment_may_begin_with_an_outcome(corral: Corr
     await session.idle()
     first = (await session.events())[0]
     assert first.type == "user.define_outcome"
-    assert await results(session) == ["failed"]
+    assert await results(session) == ["satisfied"]
     deployments: Any = corral.client.beta.deployments
     made = await deployments.create(
         name="nightly",
@@ -153,7 +154,7 @@ async def test_a_session_and_a_deployment_may_begin_with_an_outcome(corral: Corr
     run = await deployments.run(made.id)
     of_run = SessionUnderTest(corral, run.session_id)
     await of_run.idle()
-    assert await results(of_run) == ["failed"]
+    assert await results(of_run) == ["satisfied"]
 
 
 async def test_a_rubric_in_a_file_comes_back_as_its_text(corral: Corral) -> None:
@@ -164,7 +165,9 @@ async def test_a_rubric_in_a_file_comes_back_as_its_text(corral: Corral) -> None
     assert sent.data[0].rubric.type == "text"
     assert sent.data[0].rubric.content == "# Rubric\n- figures\n"
     await session.idle()
-    assert "- figures" in last_prompt(corral)
+    shown = [str(request["messages"]) for request in corral.model.requests()]
+    assert len(shown) == 2  # the agent and the grader
+    assert all("- figures" in text for text in shown)
     missing = {"type": "file", "file_id": "file_none"}
     await refused(
         session.sends({"type": "user.define_outcome", "description": "x", "rubric": missing}),

@@ -9,17 +9,28 @@ from corral.store.database import Database
 from corral.testing import ScriptedModel
 from tests.corral_server import Corral, running_corral
 from tests.databases import CleanDatabases
-from tests.e2e.recovery_scenario import TOOLS, Client, Recording, Story, put_copy, put_environment, rows
+from tests.e2e.recovery_scenario import (
+    TOOLS,
+    Client,
+    Recording,
+    Story,
+    put_copy,
+    put_environment,
+    rows,
+    sums_up,
+)
 
 SECONDS = 120
 
 
 async def recorded(url: str, model: ScriptedModel) -> tuple[Recording, Story]:
     """The scenario played to its end without a disturbance."""
+    sums_up(model)
     async with running_corral(url, model) as corral:
         session = await corral.session(*TOOLS)
         clients = await carried_on(corral, model, {session.id: 0})
         recording = await Recording.of(corral.database, session.id)
+        assert "agent.thread_context_compacted" in [event["type"] for event in recording.events]
         return recording, Story.of(clients[session.id].events)
 
 

@@ -95,6 +95,22 @@ async def test_a_link_of_a_page_may_be_followed(world: WebWorld) -> None:
     assert text_of((await session.events(types=["agent.tool_result"]))[-1]) == "the rest"
 
 
+async def test_a_link_in_the_part_of_a_page_that_is_not_shown_may_be_followed(
+    world: WebWorld, model: ScriptedModel
+) -> None:
+    then = world.site.url("/more")
+    world.site.puts("/long", "x" * 120_000 + f" see {then}", "text/plain")
+    world.site.puts("/more", "the rest", "text/plain")
+    session = await world.session()
+    look = {"tools": [{"name": "ant__history", "input": {"contains": "/more", "types": ["tool_result"]}}]}
+    first = world.site.url("/long")
+    await world.says(session, f"Read {first}.", fetch(first), look, fetch(then), SAYS)
+    await session.idle()
+    assert "characters, of which the first 10,000 are shown" in str(model.requests()[1]["messages"][-1])
+    assert "/more" in str(model.requests()[2]["messages"][-1])
+    assert text_of((await session.events(types=["agent.tool_result"]))[-1]) == "the rest"
+
+
 async def test_a_url_that_nobody_has_shown_is_not_fetched(world: WebWorld) -> None:
     world.site.puts("/plans", PAGE)
     session = await world.session()

@@ -264,9 +264,9 @@ async def test_there_is_no_capability_and_no_way_to_gain_one(open_folder: Path) 
 async def test_outside_it_is_never_root(open_folder: Path) -> None:
     expected = Identity.for_sandboxes().uid
     assert expected != 0
-    async with hands(open_folder, workdir="/w-outer") as ours:
+    async with hands(open_folder) as ours:
         await ours.bash(f"sleep {seconds(81234)} & echo > owned")
-        everything = await until_running(f"sleep\0{seconds(81234)}") + running("/w-outer")
+        everything = await until_running(f"sleep\0{seconds(81234)}") + await until_running("inside.pyz", 3)
         assert everything
         assert {uid for pid in everything for uid in outer_uids(pid)} == {expected}
         assert (ours.workspace / "owned").stat().st_uid == expected
@@ -351,7 +351,7 @@ from corral.hands.sandbox.provider import Recipe
 from corral.hands.sandbox.bubblewrap import BubblewrapProvider
 
 async def work():
-    sandbox = await BubblewrapProvider().provision(Recipe("s", Path(sys.argv[1]), workdir="/w-killed"))
+    sandbox = await BubblewrapProvider().provision(Recipe("s", Path(sys.argv[1])))
     background = "setsid sleep TIME & (setsid sleep TIME &); echo".replace("TIME", sys.argv[2])
     await sandbox.execute("bash", {"command": background})
     print("begun", flush=True)
@@ -359,6 +359,34 @@ async def work():
 
 asyncio.run(work())
 """
+
+
+WAITING_WORKER = """
+import asyncio
+from corral.hands.sandbox.bubblewrap import BubblewrapProvider
+
+async def work():
+    await BubblewrapProvider(waiting=1).probe()
+    print("begun", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(work())
+"""
+
+
+async def test_what_waits_to_become_a_sandbox_ends_with_its_worker() -> None:
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WAITING_WORKER, stdout=asyncio.subprocess.PIPE
+    )
+    assert worker.stdout is not None
+    while (line := await worker.stdout.readline()) != b"begun\n":
+        assert line, "the worker ended too early"
+    waiting = await until_running("inside.pyz")
+    assert {uid for pid in waiting for uid in outer_uids(pid)} == {Identity.for_sandboxes().uid}
+    with watching(waiting) as left:
+        worker.kill()
+        await worker.wait()
+        assert await asyncio.to_thread(left.have_ended, 10)
 
 
 async def test_a_worker_killed_at_once_leaves_no_process(open_folder: Path) -> None:
@@ -370,7 +398,7 @@ async def test_a_worker_killed_at_once_leaves_no_process(open_folder: Path) -> N
     while (line := await worker.stdout.readline()) != b"begun\n":
         assert line, "the worker ended too early"
     sleeping = await until_running(f"sleep\0{seconds(84567)}", 3)
-    with watching(sleeping + running('"workdir": "/w-killed"')) as left:
+    with watching(sleeping + await until_running("inside.pyz", 3)) as left:
         worker.kill()
         await worker.wait()
         assert await asyncio.to_thread(left.have_ended, 10)

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +22,7 @@ from tests.chaos.clients import ChaosClient
 from tests.chaos.processes import KeptProcess
 from tests.e2e.mcp_house import ALLOW
 from tests.mcp_parts import McpUnderTest, mcp_server
+from tests.network import Machine, database_at, machine, passed_on
 from tests.stress.budgets import Fleet
 
 API_KEY = "corral_ak_a-key-for-the-stress-tests-of-fleets"
@@ -50,6 +51,8 @@ class RunningFleet:
         self.processes: list[KeptProcess] = []
         self.clients: list[ChaosClient] = []
         self.killed: Counter[str] = Counter()
+        self.machines: list[Machine] = []
+        """Those whose cables are pulled out."""
 
     async def storm(self) -> None:
         """Drive all sessions until all kills are done and all turns have ended."""
@@ -64,24 +67,35 @@ class RunningFleet:
                 await client.turns(1, number)
                 number += 1
 
-        killing = asyncio.create_task(self._kill(over))
+        firing = asyncio.create_task(self._fire(over))
         try:
             await asyncio.gather(*map(drive, self.clients))
-            await killing
+            await firing
         finally:
-            killing.cancel()
-            await asyncio.gather(killing, return_exceptions=True)
+            firing.cancel()
+            await asyncio.gather(firing, return_exceptions=True)
 
-    async def _kill(self, over: asyncio.Event) -> None:
+    async def _fire(self, over: asyncio.Event) -> None:
+        await asyncio.gather(self._kill(), self._cut())
+        for process in self.processes:
+            await process.up.wait()
+        over.set()
+
+    async def _cut(self) -> None:
+        for _ in range(self._plan.cuts):
+            await asyncio.sleep(self._random.uniform(0.5, 3))
+            there = self._random.choice(self.machines)
+            await there.cut()
+            await asyncio.sleep(self._random.uniform(1, 12))
+            await there.mend()
+
+    async def _kill(self) -> None:
         for _ in range(self._plan.kills):
             await asyncio.sleep(self._random.uniform(0.1, 1.5))
             victim = self._random.choice(self.processes)
             await victim.up.wait()
             if victim.kill() is not None:
                 self.killed[victim.name] += 1
-        for process in self.processes:
-            await process.up.wait()
-        over.set()
 
     async def stop(self) -> None:
         """Stop workers first, then who serves them."""
@@ -119,10 +133,20 @@ async def running_fleet(
         "CORRAL_VAULT__PUBLIC_KEY": key.public.text,
         "CORRAL_GATEWAY__URL": to_gateways.base_url,
         "CORRAL_FILES__STORE": str(folder / "files"),
+        # What is cut off keeps its sessions for so long.
+        **({"CORRAL_BRAIN__LEASE_SECONDS": "3"} if plan.cuts else {}),
     }
-    server_urls = await _start(fleet, "serve", plan.servers, servers, "SERVER", "/readyz", log)
+    apart = 1 if plan.cuts else 0
+    server_urls = await _start(fleet, "serve", plan.servers - apart, servers, "SERVER", "/readyz", log)
+    if apart:
+        server_urls.append(await _start_server_apart(fleet, stack, database_url, servers, log))
     to_servers = await stack.enter_async_context(balancing(*server_urls))
-    await _start_workers(fleet, plan.workers, to_servers, log)
+    await _start_workers(fleet, plan.workers - apart, to_servers.base_url, log)
+    if apart:
+        there = await stack.enter_async_context(machine())
+        fleet.machines.append(there)
+        url = await _seen_from(there, stack, to_servers.base_url)
+        await _start_workers(fleet, 1, url, log, there.launcher)
     await _make_sessions(fleet, plan.sessions, stack, to_servers)
     return fleet
 
@@ -155,18 +179,54 @@ async def _start(
     return urls
 
 
-async def _start_workers(fleet: RunningFleet, count: int, servers: Balancer, log: IO[bytes]) -> None:
+async def _start_server_apart(
+    fleet: RunningFleet,
+    stack: AsyncExitStack,
+    database_url: str,
+    settings: dict[str, str],
+    log: IO[bytes],
+) -> str:
+    """A server on a machine of its own, which reaches everything through its cable alone; its address."""
+    there = await stack.enter_async_context(machine())
+    fleet.machines.append(there)
+    given = {
+        **settings,
+        "CORRAL_STORE__URL": await stack.enter_async_context(database_at(there.host, database_url)),
+        "CORRAL_SERVER__HOST": there.address,
+        "CORRAL_SERVER__PORT": "8400",
+        **{
+            name: await _seen_from(there, stack, settings[name])
+            for name in ("CORRAL_INFERENCE__BASE_URL", "CORRAL_GATEWAY__URL")
+        },
+    }
+    url = f"http://{there.address}:8400"
+    process = KeptProcess("server", ["serve"], given, log, _answers(f"{url}/readyz"), there.launcher)
+    fleet.processes.append(process)
+    await process.start()
+    return url
+
+
+async def _seen_from(there: Machine, stack: AsyncExitStack, base_url: str) -> str:
+    """The address under which a machine reaches what listens on the loopback here."""
+    port = httpx.URL(base_url).port
+    assert port is not None
+    return f"http://{there.host}:{await stack.enter_async_context(passed_on(there.host, port=port))}"
+
+
+async def _start_workers(
+    fleet: RunningFleet, count: int, base_url: str, log: IO[bytes], launcher: Sequence[str] = ()
+) -> None:
     async def ready(_: float) -> bool:
         return True
 
     for _ in range(count):
         settings = {
-            "CORRAL_WORKER__BASE_URL": servers.base_url,
+            "CORRAL_WORKER__BASE_URL": base_url,
             "CORRAL_WORKER__POOL_KEY": POOL_KEY,
             "CORRAL_WORKER__WORKSPACE_DIR": str(fleet.workspaces),
             "CORRAL_LOG__FORMAT": "json",
         }
-        process = KeptProcess("worker", ["worker"], settings, log, ready)
+        process = KeptProcess("worker", ["worker"], settings, log, ready, launcher)
         fleet.processes.append(process)
         await process.start()
 

@@ -2,22 +2,16 @@
 
 import asyncio
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from corral.testing import ScriptedModel
 from tests.corral_server import Corral
 from tests.server_process import KEY, idle, messages, server_process
 from tests.slow_reader import SlowReader
-from tests.stress.budgets import SLOW_READERS
+from tests.stress.budgets import RESPONSIVE, SLOW_READERS
+from tests.stress.load import check_responsive, resident_mib
 
 LONG = "a word and " * 8_000
-
-
-def resident_mib(pid: int) -> float:
-    """Memory that a process holds."""
-    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmRSS" in line]
-    return int(line.split()[1]) / 1024
 
 
 async def test_memory_is_bounded_by_the_number_of_slow_readers(database_url: str) -> None:
@@ -44,4 +38,6 @@ async def test_memory_is_bounded_by_the_number_of_slow_readers(database_url: str
                 await server.client.beta.sessions.events.send(session_id, events=[message])
                 assert messages(await idle(server.client, session_id, number)) == [LONG] * number
             grown = resident_mib(server.process.pid) - before
+        server.ask_to_stop()
+        check_responsive(await server.ended(), RESPONSIVE)
         assert grown < SLOW_READERS.readers * SLOW_READERS.memory_mib_per_reader, f"{grown:.0f} MiB"

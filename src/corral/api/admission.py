@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Final
 
+from corral.api.body_room import BodyRoom
 from corral.store.database import Database
 from corral.wire.errors import Overloaded, RateLimited
 from corral.wire.events import ClientEvent, DefineOutcome, UserMessage
@@ -117,7 +118,8 @@ class Backlog:
 class Admission:
     """The bounds of one server."""
 
-    def __init__(self, requests: Places, streams: Places, backlog: Backlog) -> None:
+    def __init__(self, requests: Places, streams: Places, backlog: Backlog, bodies: BodyRoom) -> None:
+        self.bodies = bodies
         self._requests = requests
         self._streams = streams
         self.backlog = backlog

@@ -158,7 +158,10 @@ class Api:
         if isinstance(caller, ApiKey):
             self._services.limits.admit(caller.key_id, write=write)
         check_ids(params)
-        call = Call(self._services, http, params, caller, Query(http.query_params.multi_items()))
+        # A worker's result must not be lost for what others send: it waits for room, and they do not.
+        patience = 0.0 if key_id is not None else self._services.body_seconds
+        room = place.enter_context(self._services.admission.bodies.hold(wait_seconds=patience))
+        call = Call(self._services, http, params, caller, Query(http.query_params.multi_items()), room)
         if isinstance(caller, ApiKey) and is_administrative(route):
             return await recorded(route, call, caller, exchange.request_id, lambda: route.handler(call))
         return await route.handler(call)

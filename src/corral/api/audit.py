@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from corral.api.call import Call, answer
-from corral.api.describe import PAGED, PageOf, text, times
+from corral.api.describe import PAGED, PageOf, choices, text, times
 from corral.api.principals import APPLICATION, ApiKey
 from corral.api.routing import Route
 from corral.resources import audit
@@ -68,14 +68,16 @@ def _made(response: Response) -> str | None:
 
 
 async def list_records(call: Call) -> ASGIApp:
-    """``GET /corral/v1/audit``: administrative acts, newest first."""
+    """``GET /corral/v1/audit``: administrative acts and decisions on tool calls, newest first."""
     span = call.query.times("created_at", ("gte", "lte"))
     page = call.page(audit.LIST, (int, str))
+    kinds = call.query.values("actor_kind", audit.RECORDED)
     narrow = audit.Narrowing(
         actor_id=call.query.text("actor_id"),
         object_id=call.query.text("object_id"),
         since=span.gte,
         until=span.lte,
+        actor_kinds=kinds,
     )
     return answer(await call.services.audit.list(page, narrow))
 
@@ -86,11 +88,16 @@ ROUTES = (
         "/corral/v1/audit",
         APPLICATION,
         list_records,
-        "List administrative acts, newest first",
+        "List administrative acts and decisions on tool calls, newest first",
         query=(
             *PAGED,
             text("actor_id", "Only those of this credential, or of this user at the command line."),
             text("object_id", "Only those that concern this."),
+            choices(
+                "actor_kind",
+                "Only those of these kinds of actors; `policy` decides on calls.",
+                audit.RECORDED,
+            ),
             *times(allowed=("gte", "lte")),
         ),
         gives=PageOf(audit.AuditRecord),

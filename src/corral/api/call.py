@@ -10,6 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive
 
+from corral.api.body_room import HeldRoom
 from corral.api.principals import Principal
 from corral.api.services import Services
 from corral.wire import decode as wire
@@ -36,6 +37,8 @@ class Call:
     params: dict[str, str]
     caller: Principal | None
     query: Query
+    room: HeldRoom
+    """For the body, until the answer is out."""
 
     @property
     def principal(self) -> Principal:
@@ -50,23 +53,32 @@ class Call:
         Raises:
             InvalidRequest: it is compressed.
             RequestTooLarge: it has more than 32 MB.
+            Overloaded: the bodies of other requests take all the memory that there is for them.
         """
         coding = self.http.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("identity", ""):
             raise InvalidRequest(
                 f"content-encoding: {coding[:40]!r} is not supported; send the body as it is"
             )
+        await self.room.reach(min(self._announced, wire.BODY_BYTES))
         chunks: list[bytes] = []
         size = 0
         async for chunk in self.http.stream():
             size += len(chunk)
             if size <= wire.BODY_BYTES:
+                await self.room.reach(size)
                 chunks.append(chunk)
             elif size > _DRAINED:
                 break
         if size > wire.BODY_BYTES:
             raise RequestTooLarge(f"Request body exceeds the maximum of {wire.BODY_BYTES} bytes")
         return b"".join(chunks)
+
+    @property
+    def _announced(self) -> int:
+        """How long the request says that its body is."""
+        length = self.http.headers.get("content-length", "")
+        return int(length) if length.isascii() and length.isdigit() else 0
 
     async def decode(self, type_: type[R]) -> R:
         """The body as a struct; see `corral.wire.decode.decode`."""

@@ -126,7 +126,7 @@ class Background:
                     stalled_worker_timeout=_STALLED_SECONDS,
                 )
             except (psycopg.Error, ProcrastinateException, OSError) as error:
-                _log.warning("the background worker lost its database; starting anew", error=str(error))
+                _log.warning("the background worker lost its database; starting anew", error=_reason(error))
             await asyncio.sleep(_RESTART_SECONDS)
 
     async def _heed(self, subscription: Subscription, job: PeriodicJob) -> None:
@@ -141,7 +141,7 @@ class Background:
                 except AlreadyEnqueued:
                     continue
                 except (psycopg.Error, ProcrastinateException) as error:
-                    _log.warning("a job could not be queued; its next time will do", error=str(error))
+                    _log.warning("a job could not be queued; its next time will do", error=_reason(error))
 
     async def clear_stalled(self) -> None:
         """Remove what dead workers have left unfinished; its next time comes soon enough."""
@@ -151,3 +151,10 @@ class Background:
                 await manager.finish_job(job, Status.FAILED, delete_job=True)
             except ConnectorException:
                 _log.debug("another server has removed a stalled job", job=job.id)
+
+
+def _reason(error: BaseException) -> str:
+    """What is at the bottom of an error: procrastinate wraps whatever the database says."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)

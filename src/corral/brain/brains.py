@@ -13,12 +13,14 @@ import psycopg
 import structlog
 
 from corral.brain.claims import Claim, Claims, EnvironmentBounds
-from corral.brain.file_sources import FileReader
+from corral.brain.clearance import NO_POLICY, PolicyOffer
+from corral.brain.context_rules import ContextSettings
+from corral.brain.grading import GraderSettings
 from corral.brain.handover import HandedOver, Handover
 from corral.brain.held import SessionLost
 from corral.brain.mcp_shelf import McpGateway
 from corral.brain.retry import RetryPolicy
-from corral.brain.session_turn import Parts, SessionTurn
+from corral.brain.session_turn import Parts, SessionFiles, SessionTurn
 from corral.brain.snapshots import Snapshots
 from corral.brain.turn import Hands
 from corral.brain.web_tools import NO_WEB, WebOffer
@@ -47,6 +49,10 @@ class BrainSettings(msgspec.Struct, frozen=True):
     prices: PriceTable = msgspec.field(default_factory=packaged_prices)
     web: WebOffer = NO_WEB
     """The web tools that agents may have."""
+    grader: GraderSettings = GraderSettings()
+    context: ContextSettings = ContextSettings()
+    policy: PolicyOffer = NO_POLICY
+    """The operator's policy for calls, and the judge."""
 
 
 class Brains:
@@ -60,7 +66,7 @@ class Brains:
         bus: Bus,
         provider: InferenceProvider,
         hands: Hands,
-        files: FileReader,
+        files: SessionFiles,
         gateway: McpGateway | None = None,
         settings: BrainSettings,
     ) -> None:
@@ -89,6 +95,9 @@ class Brains:
             prices=settings.prices,
             snapshots=self._snapshots,
             web=settings.web,
+            grader=settings.grader,
+            context=settings.context,
+            policy=settings.policy,
         )
 
     async def __aenter__(self) -> Self:

@@ -12,10 +12,12 @@ from typing import Final, Literal
 
 import msgspec
 
+from corral.brain.context_rules import ContextRules
 from corral.session.budget import SESSION_HOUR, at_budget
 from corral.session.calls import GATEWAY_KINDS, Call
 from corral.session.events import Input
-from corral.session.state import Outcome, SessionState
+from corral.session.outcome_state import Outcome
+from corral.session.state import SessionState
 from corral.session.thread_state import Status, ThreadState
 
 
@@ -27,6 +29,7 @@ class Rules(msgspec.Struct, frozen=True):
     max_rounds: int = 1_000
     """Model requests in one turn, before the turn is taken to run in circles."""
     max_truncations: int = 3
+    context: ContextRules = ContextRules()
     session_hour: int = SESSION_HOUR
     """The list price of an hour of running, in nanodollars."""
 
@@ -70,6 +73,10 @@ class CallModel(msgspec.Struct, frozen=True):
     inputs: tuple[Input, ...]
 
 
+class Compact(msgspec.Struct, frozen=True):
+    """The conversation is near the limit of the model's context: have it summed up. What waits, waits on."""
+
+
 class AwaitRetry(msgspec.Struct, frozen=True):
     """A model request failed; come back later."""
 
@@ -77,11 +84,17 @@ class AwaitRetry(msgspec.Struct, frozen=True):
 
 
 class Evaluate(msgspec.Struct, frozen=True):
-    """The agent takes its work on an outcome to be done: have it judged (contract section 14)."""
+    """The agent takes its work on an outcome to be done: ask the grader, once (contract section 14).
+
+    An evaluation that is open already goes on, whoever had begun it.
+    """
 
     outcome: Outcome
 
 
+TurnError = Literal[
+    "tool_use_limit_reached_error", "compaction_limit_reached_error", "model_request_failed_error"
+]
 StopReason = Literal["end_turn", "requires_action", "retries_exhausted", "refusal", "budget_reached"]
 
 
@@ -92,7 +105,7 @@ class GoIdle(msgspec.Struct, frozen=True):
     event_ids: tuple[str, ...] = ()
     flush: tuple[Input, ...] = ()
     """Messages that the dead turn takes with it into the log, unanswered."""
-    error: Literal["tool_use_limit_reached_error", "model_request_failed_error"] | None = None
+    error: TurnError | None = None
     ends_turn: bool = False
     """True if the thread's turn has ended all the same: the budget was reached with nothing left to do."""
     reports: bool = False
@@ -116,6 +129,7 @@ Action = (
     | Deny
     | RunTools
     | CallModel
+    | Compact
     | AwaitRetry
     | Evaluate
     | GoIdle
@@ -186,6 +200,10 @@ def _await_calls(thread: ThreadState, rules: Rules) -> Action:
 def _go_on(state: SessionState, thread: ThreadState, rules: Rules, now: datetime) -> Action:
     messages = _inputs(state, thread, _WITH_THE_TURN)
     child = thread.parent is not None
+    outcome = None if child else state.outcome
+    if outcome is not None and outcome.evaluation is not None and thread.ending == "end_turn":
+        # What has come in meanwhile is taken up with the verdict.
+        return _evaluate(state, thread, outcome, rules, now)
     if thread.ending == "retries_exhausted":
         return GoIdle("retries_exhausted", flush=messages, reports=child)
     if thread.ending == "refusal":
@@ -201,16 +219,38 @@ def _go_on(state: SessionState, thread: ThreadState, rules: Rules, now: datetime
         if thread.truncations > rules.max_truncations:
             cut_off = "model_request_failed_error"
             return GoIdle("retries_exhausted", flush=messages, error=cut_off, reports=child)
+        if rules.context.is_due(thread):
+            if thread.compactions >= rules.context.most_in_a_row:
+                full = "compaction_limit_reached_error"
+                return GoIdle(
+                    "retries_exhausted", flush=messages, error=full, reports=child, terminates=child
+                )
+            return Compact()
         return CallModel(messages)
-    judged = None if child or thread.ending != "end_turn" else state.outcome
-    # Not while others work on it.
-    if judged is not None and status_of_others(state, rules, now, thread.id) == "idle":
-        return Evaluate(judged)
+    if outcome is not None and thread.ending == "end_turn" and not _others_at_it(state, thread, rules, now):
+        return _evaluate(state, thread, outcome, rules, now)
     if thread.status != "idle":
         if at_budget(state, rules.session_hour, now):
             return GoIdle("budget_reached", ends_turn=True, reports=child)
         return GoIdle("end_turn", reports=child)
     return Rest()
+
+
+def _evaluate(
+    state: SessionState, thread: ThreadState, outcome: Outcome, rules: Rules, now: datetime
+) -> Action:
+    if at_budget(state, rules.session_hour, now):
+        return _pause(state, thread)
+    if thread.status == "rescheduling" and thread.retry_at is not None and now < thread.retry_at:
+        return AwaitRetry(thread.retry_at)
+    return Evaluate(outcome)
+
+
+def _others_at_it(state: SessionState, thread: ThreadState, rules: Rules, now: datetime) -> bool:
+    """Whether work on an outcome goes on elsewhere, be it that a client has to answer first."""
+    if any(other.calls for other in state.others(thread.id)):
+        return True
+    return status_of_others(state, rules, now, thread.id) != "idle"
 
 
 def _pause(state: SessionState, thread: ThreadState) -> GoIdle | Rest:
@@ -239,6 +279,9 @@ def settle(
     thread = state.lead if thread_id is None else state.thread(thread_id)
     if action.reports and thread.parent is not None:
         state = _told(state, thread.parent)
+    if state.outcome is not None:
+        # What has yet to be judged may wait for this thread alone.
+        state = _stopped(state, thread, action)
     others = state.others(thread.id)
     status = status_of_others(state, rules, now, thread.id)
     if status != "idle":
@@ -311,6 +354,22 @@ def status_of_others(state: SessionState, rules: Rules, now: datetime, thread_id
 def _told(state: SessionState, thread_id: str) -> SessionState:
     told = msgspec.structs.replace(state.thread(thread_id), pending=True)
     return msgspec.structs.replace(state, threads={**state.threads, thread_id: told})
+
+
+def _stopped(state: SessionState, thread: ThreadState, action: GoIdle) -> SessionState:
+    """The state once a thread has gone idle, as far as decisions on the others depend on it."""
+    calls = tuple(call for call in thread.calls if call.id in action.event_ids)
+    waits = action.reason in ("requires_action", "budget_reached")
+    idle = msgspec.structs.replace(
+        thread,
+        status="idle",
+        stop_type=action.reason,
+        announced=action.event_ids,
+        calls=calls,
+        pending=thread.pending and waits,
+        interrupted=False,
+    )
+    return msgspec.structs.replace(state, threads={**state.threads, thread.id: idle})
 
 
 def leaves_work(state: SessionState, action: GoIdle, thread_id: str | None = None) -> bool:

@@ -7,15 +7,17 @@ from typing import Any, Final
 import msgspec
 
 from corral.brain.decide import GoIdle, Settled
-from corral.brain.delegation import message
-from corral.brain.own_tools import SERVER
-from corral.brain.permission import custom_tools, evaluate
+from corral.brain.delegation import Delegated, message
+from corral.brain.own_tools import NO_ANSWERS, SERVER, OwnAnswer, OwnAnswers
+from corral.brain.proposals import propose, uses
+from corral.brain.rulings import EVENTLESS, UNGATED, Cleared, Ruling, added, recorded, refusal, rule
 from corral.brain.voice import Voice
 from corral.inference.provider import ModelFailed, ModelResponse
 from corral.session.budget import budget_object
 from corral.session.calls import Call
-from corral.session.events import NewEvent
-from corral.session.state import Outcome, SessionState, as_if
+from corral.session.events import ASKED, NewEvent
+from corral.session.outcome_state import COUNTS, NOTHING_USED, Outcome
+from corral.session.state import SessionState, as_if
 from corral.session.thread_state import ThreadState
 from corral.session.usage import usage_private, usage_snapshot
 from corral.wire.ids import new_id
@@ -24,18 +26,17 @@ INTERRUPTED_CALL: Final = "Tool execution was interrupted before completion. Ple
 
 _ERROR_MESSAGES: Final = {
     "tool_use_limit_reached_error": "The turn made more model requests than one turn may; it was stopped.",
+    "compaction_limit_reached_error": "The conversation does not fit into the model's context. "
+    "Send a shorter message, or choose a model with a larger context.",
     "model_request_failed_error": "The model's responses were cut off at the output limit again and again.",
 }
-_UNGRADED: Final = (
-    "This server does not judge outcomes: the agent has worked on it once and says that it is done. Look at "
-    "the result yourself; send a user.message to have it revised."
-)
-_FAILURES: Final = {
+FAILURES: Final = {
     "overloaded": "model_overloaded_error",
     "rate_limited": "model_rate_limited_error",
     "billing": "billing_error",
     "failed": "model_request_failed_error",
 }
+"""The types of ``session.error`` by what kept a model request from being answered."""
 
 
 def running(voice: Voice, state: SessionState) -> list[NewEvent]:
@@ -135,7 +136,7 @@ def result(voice: Voice, call: Call, text: str) -> NewEvent:
 def denial(call: Call) -> str:
     """What the model reads when a call was refused, by policy or by the user."""
     if call.verdict != "deny":
-        return f"Permission to use {call.name} has been denied."
+        return refusal(call.name, call.told)
     reason = f" They said: {call.deny_message}" if call.deny_message else ""
     return f"The user denied this call; it was not run.{reason}"
 
@@ -144,22 +145,13 @@ def request_end(
     voice: Voice, start_id: str, outcome: str, *, is_error: bool, private: Mapping[str, Any] | None = None
 ) -> NewEvent:
     """The end of a model request that brought no answer."""
-    counts = dict.fromkeys(_COUNTS, 0)
     return voice.event(
         "span.model_request_end",
         is_error=is_error,
         model_request_start_id=start_id,
-        model_usage={**counts, "speed": voice.agent["model"]["speed"]},
+        model_usage={**NOTHING_USED, "speed": voice.agent["model"]["speed"]},
         private={"outcome": outcome, **(private or {})},
     )
-
-
-_COUNTS: Final = (
-    "input_tokens",
-    "output_tokens",
-    "cache_read_input_tokens",
-    "cache_creation_input_tokens",
-)
 
 
 class PreviewIds(msgspec.Struct):
@@ -170,32 +162,45 @@ class PreviewIds(msgspec.Struct):
 
 
 def response(
-    voice: Voice, start_id: str, answer: ModelResponse, ids: PreviewIds, state: SessionState
+    voice: Voice,
+    start_id: str,
+    answer: ModelResponse,
+    ids: PreviewIds,
+    state: SessionState,
+    looked_up: OwnAnswers = NO_ANSWERS,
+    cleared: Cleared = UNGATED,
 ) -> list[NewEvent]:
     """What a model's answer writes: thinking, message, tool uses, the end of the request, and the results of
     those calls that the brain answers itself.
 
     The request's end keeps the raw answer, which event stands for which call of the model, and what calls
-    that deal with other threads are answered.
+    that deal with other threads are answered. `looked_up` are answers that had to be read first, by the ids
+    of the model's calls. `cleared` has the rulings on the calls; without any, the agent's own policies hold.
     """
     events = _said(voice, answer, ids)
     calls: dict[str, str] = {}
     answered: dict[str, dict[str, Any]] = {}
     answers: list[NewEvent] = []
-    uses = [block for block in answer.content if block.get("type") == "tool_use"]
-    for block in uses if answer.stop_reason != "refusal" else ():
-        done = voice.delegation.answer(block["name"], block.get("input") or {}, state)
+    eventless: list[dict[str, Any]] = []
+    blocks = uses(answer)
+    rulings = cleared.rulings or [rule(propose(voice, block)) for block in blocks]
+    for block, ruling in zip(blocks, rulings, strict=True):
+        done = _delegated(voice, ruling, state)
         if done is not None:
             state = as_if(state, done.events, _ANY_TIME)
             events.extend(done.events)
             calls[block["id"]] = done.events[0].id if done.events else block["id"]
             answered[block["id"]] = {"text": done.text, "is_error": done.is_error}
+            if (record := ruling.record()) is not None:
+                eventless.append(record)
             continue
-        use = _tool_use(voice, block)
+        use = recorded(_tool_use(voice, ruling), ruling)
         calls[block["id"]] = use.id
         events.append(use)
-        answers.extend(_own_result(voice, use))
-    return [*events, _completed(voice, start_id, answer, calls, answered), *answers]
+        answers.extend(_own_result(voice, use, ruling, looked_up.get(block["id"])))
+    beside = {"answered": answered, EVENTLESS: eventless, "judging": cleared.usage}
+    kept: dict[str, Any] = {"calls": calls, **{name: value for name, value in beside.items() if value}}
+    return [*events, _completed(voice, start_id, answer, kept), *answers]
 
 
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -217,37 +222,33 @@ def _said(voice: Voice, answer: ModelResponse, ids: PreviewIds) -> list[NewEvent
     return events
 
 
-def _tool_use(voice: Voice, block: Mapping[str, Any]) -> NewEvent:
-    name: str = block["name"]
-    given: dict[str, Any] = block.get("input") or {}
-    if any(tool["name"] == name for tool in custom_tools(voice.agent)):
-        return voice.event("agent.custom_tool_use", name=name, input=given)
-    if name in voice.own:
-        return voice.event(
-            "agent.mcp_tool_use",
-            name=name,
-            mcp_server_name=SERVER,
-            input=given,
-            evaluated_permission="allow",
-            evaluation={"type": "always_allow"},
-        )
-    if (tool := voice.mcp.get(name)) is not None:
-        return voice.event(
-            "agent.mcp_tool_use",
-            mcp_server_name=tool.server_name,
-            name=tool.name,
-            input=given,
-            **tool.evaluation.fields(),
-        )
-    evaluation = evaluate(voice.agent, name, voice.web)
-    return voice.event("agent.tool_use", name=name, input=given, **evaluation.fields())
+def _delegated(voice: Voice, ruling: Ruling, state: SessionState) -> Delegated | None:
+    """What a call that deals with other threads comes to; None for any other."""
+    proposal = ruling.proposal
+    if proposal.kind != "own" or proposal.name in voice.own:
+        return None
+    if ruling.denied:
+        return Delegated(ruling.refusal, is_error=True)
+    return voice.delegation.answer(proposal.name, proposal.input, state)
 
 
-def _own_result(voice: Voice, use: NewEvent) -> Iterable[NewEvent]:
+def _tool_use(voice: Voice, ruling: Ruling) -> NewEvent:
+    proposal = ruling.proposal
+    # A client runs what it sees: a call of its own tool that must not run is shown as none of those.
+    if proposal.kind == "custom" and not ruling.denied:
+        return voice.event("agent.custom_tool_use", name=proposal.name, input=proposal.input)
+    shown = {"name": proposal.name, "input": proposal.input, **ruling.evaluation.fields()}
+    if proposal.server_name is not None:
+        return voice.event("agent.mcp_tool_use", mcp_server_name=proposal.server_name, **shown)
+    return voice.event("agent.tool_use", **shown)
+
+
+def _own_result(voice: Voice, use: NewEvent, ruling: Ruling, found: OwnAnswer | None) -> Iterable[NewEvent]:
     tool = voice.own.get(use.body["name"])
     if tool is None or use.body.get("mcp_server_name") != SERVER:
         return
-    brought = tool.answer(use.body["input"])
+    refused = OwnAnswer(ruling.refusal, is_error=True) if ruling.denied else None
+    brought = refused or found or tool.answer(use.body["input"])
     content = [{"type": "text", "text": brought.text}]
     event = voice.event(
         "agent.mcp_tool_result", mcp_tool_use_id=use.id, content=content, is_error=brought.is_error
@@ -255,13 +256,19 @@ def _own_result(voice: Voice, use: NewEvent) -> Iterable[NewEvent]:
     yield msgspec.structs.replace(event, resolves=use.id)
 
 
-def _completed(
-    voice: Voice,
-    start_id: str,
-    answer: ModelResponse,
-    calls: Mapping[str, str],
-    answered: Mapping[str, Mapping[str, Any]],
-) -> NewEvent:
+def _completed(voice: Voice, start_id: str, answer: ModelResponse, calls: Mapping[str, Any]) -> NewEvent:
+    kept = {
+        "outcome": "completed",
+        "content": answer.content,
+        "stop_reason": answer.stop_reason,
+        "stop_details": answer.stop_details,
+        **calls,
+    }
+    return answered_request(voice, start_id, answer, kept)
+
+
+def answered_request(voice: Voice, start_id: str, answer: ModelResponse, kept: Mapping[str, Any]) -> NewEvent:
+    """The end of a model request that was answered: what it used, and privately what is `kept` of it."""
     usage = usage_of(voice, answer)
     counts = {name: usage[name] for name in ("input_tokens", "output_tokens", "cache_read_input_tokens")}
     written = usage["ephemeral_5m_input_tokens"] + usage["ephemeral_1h_input_tokens"]
@@ -275,21 +282,20 @@ def _completed(
             "speed": voice.agent["model"]["speed"],
         },
         private={
-            "outcome": "completed",
-            "content": answer.content,
-            "stop_reason": answer.stop_reason,
-            "stop_details": answer.stop_details,
-            "calls": calls,
-            **({"answered": answered} if answered else {}),
+            **kept,
             "model": voice.agent["model"]["id"],
             "served_model": answer.model,
-            "usage": usage,
+            # With what the judging of its calls has used; what is shown above is the answer's alone.
+            "usage": added(usage, kept.get("judging", {})),
         },
     )
 
 
-def usage_of(voice: Voice, answer: ModelResponse) -> dict[str, int]:
-    """What an answer adds to the session's usage, by the names of its counts, its cost among them."""
+def usage_of(voice: Voice, answer: ModelResponse, model: str | None = None) -> dict[str, int]:
+    """What an answer adds to the session's usage, by the names of its counts, its cost among them.
+
+    `model` is the one that was asked, where it is not the agent's.
+    """
     used = answer.usage
     writes: Mapping[str, Any] = used.get("cache_creation") or {}
     hour = int(writes.get("ephemeral_1h_input_tokens") or 0)
@@ -300,14 +306,14 @@ def usage_of(voice: Voice, answer: ModelResponse) -> dict[str, int]:
         "ephemeral_5m_input_tokens": int(used.get("cache_creation_input_tokens") or 0) - hour,
         "ephemeral_1h_input_tokens": hour,
     }
-    return {**counts, **_cost(voice, answer, counts)}
+    return {**counts, **_cost(voice, answer, counts, model or voice.agent["model"]["id"])}
 
 
-def _cost(voice: Voice, answer: ModelResponse, counts: Mapping[str, int]) -> dict[str, int]:
+def _cost(voice: Voice, answer: ModelResponse, counts: Mapping[str, int], model: str) -> dict[str, int]:
     server_tools: Mapping[str, Any] = answer.usage.get("server_tool_use") or {}
     searches = int(server_tools.get("web_search_requests") or 0)
     cost = voice.prices.cost(
-        voice.agent["model"]["id"],
+        model,
         counts,
         served=answer.model,
         speed=answer.usage.get("speed"),
@@ -325,7 +331,7 @@ def failed(
 
     `alone`: no other thread is running, so the whole session waits for the retry.
     """
-    kind = _FAILURES[failure.kind]
+    kind = FAILURES[failure.kind]
     kept: dict[str, Any] = {"failure": failure.message, "refused": failure.refused}
     end = request_end(voice, start_id, "failed", is_error=True, private=kept)
     if retry_at is None:
@@ -360,21 +366,32 @@ def interruption(
     return events
 
 
-def ungraded(voice: Voice, outcome: Outcome) -> NewEvent:
-    """The end of an outcome that nobody judges."""
-    return outcome_end(voice, outcome, "failed", _UNGRADED)
+def outcome_end(
+    voice: Voice,
+    outcome: Outcome,
+    verdict: str,
+    explanation: str,
+    *,
+    usage: Mapping[str, int] = NOTHING_USED,
+    private: Mapping[str, Any] | None = None,
+) -> NewEvent:
+    """The end of an evaluation, or of an outcome whose evaluation had not begun.
 
-
-def outcome_end(voice: Voice, outcome: Outcome, verdict: str, explanation: str) -> NewEvent:
-    """The end of an outcome whose judging had not begun."""
+    `usage` is that of a request which has just been answered; what the evaluation used before is added.
+    """
+    evaluation = outcome.evaluation
+    used = NOTHING_USED if evaluation is None else evaluation.usage
+    # None of its requests is under way any more.
+    kept = {**(private or {}), **({} if evaluation is None else {ASKED: True})}
     return voice.event(
         "span.outcome_evaluation_end",
-        outcome_evaluation_start_id="",
+        outcome_evaluation_start_id="" if evaluation is None else evaluation.start_id,
         outcome_id=outcome.id,
         iteration=outcome.iteration,
         result=verdict,
         explanation=explanation,
-        usage={**dict.fromkeys(_COUNTS, 0), "speed": voice.agent["model"]["speed"]},
+        usage={**{name: used[name] + usage[name] for name in COUNTS}, "speed": voice.agent["model"]["speed"]},
+        private=kept or None,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from corral.brain.media_limits import within_limits
+from corral.brain.media_limits import DEFAULT_LIMITS, MediaLimits, within_limits
 
 _GONE: Final = "[A file ({file_id}) stood here. It has been deleted or has expired.]"
 _LARGE: Final = 1024 * 1024
@@ -38,7 +38,9 @@ class FileSources:
         self._reader = reader
         self._read: dict[str, dict[str, Any]] = {}
 
-    async def resolved(self, messages: list[Message | msgspec.Raw]) -> list[Message | msgspec.Raw]:
+    async def resolved(
+        self, messages: list[Message | msgspec.Raw], limits: MediaLimits = DEFAULT_LIMITS
+    ) -> list[Message | msgspec.Raw]:
         """The conversation with bytes in place of ids; the same list where it names no file.
 
         Messages that are encoded already name none.
@@ -53,7 +55,7 @@ class FileSources:
             else {**message, "content": await self._content(message["content"])}
             for message in messages
         ]
-        return within_limits(resolved)
+        return within_limits(resolved, limits)
 
     async def _content(self, content: list[Block]) -> list[Block]:
         return [await self._block(block) if _names_file(block) else block for block in content]

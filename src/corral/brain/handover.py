@@ -9,6 +9,7 @@ from typing import Final
 
 from corral.brain.held import SessionLost
 from corral.session.commit import Commit, Committed
+from corral.session.events import ASKED, ASKS, NewEvent
 from corral.session.log import CommitWriter
 
 _START: Final = "span.model_request_start"
@@ -39,8 +40,8 @@ class Handover:
             HandedOver: the server stops. A commit that would begin a model request was not written; any other
                 one was.
         """
-        starts = sum(event.type == _START for event in commit.events)
-        ends = sum(event.type == _END for event in commit.events)
+        starts = sum(_is(event, _START, ASKS) for event in commit.events)
+        ends = sum(_is(event, _END, ASKED) for event in commit.events)
         if starts and not self._asking and self._stopping.is_set():
             raise HandedOver(commit.session_id)
         self._asking += starts
@@ -54,3 +55,7 @@ class Handover:
         if self._stopping.is_set() and not self._asking:
             raise HandedOver(commit.session_id)
         return committed
+
+
+def _is(event: NewEvent, kind: str, mark: str) -> bool:
+    return event.type == kind or bool(event.private and event.private.get(mark))

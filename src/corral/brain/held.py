@@ -11,6 +11,7 @@ from typing import Final, LiteralString
 
 from corral.brain.claims import Claim
 from corral.brain.clock import DatabaseClock
+from corral.brain.rulings import decision_rows
 from corral.session.commit import Commit, CommitRefused, Fence, Wake
 from corral.session.crossposting import marked
 from corral.session.events import Event, NewEvent
@@ -60,6 +61,11 @@ class HeldSession:
     def recall(self, state: SessionState) -> None:
         """Begin with the state of an earlier moment, before anything is read."""
         self.state = state
+
+    @property
+    def _concerned(self) -> tuple[str, str, str]:
+        """What every decision on a call of the session is about."""
+        return self.claim.session_id, str(self.claim.agent["id"]), self.claim.environment_id
 
     async def until(self, holds: Callable[[SessionState], bool], *, outside: bool = True) -> None:
         """Wait until something holds of the state. `outside`: others than this brain may bring it about."""
@@ -143,6 +149,7 @@ class HeldSession:
                 usage=usage_to_keep(events),
                 wake=wake,
                 threads=rows_after(self.state, events, self.clock.now()),
+                decisions=decision_rows(events, *self._concerned),
             )
         )
         self.clock.set(committed.at)

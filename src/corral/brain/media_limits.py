@@ -27,22 +27,45 @@ _TOO_LARGE: Final = (
     f"[An image is left out here: where a conversation has more than {MANY_IMAGES} images, none may have a "
     f"side of more than {SIDE_OF_MANY} pixels.]"
 )
+_STEPS: Final = 4
+"""Into so many portions the images that are kept are divided."""
+_AGED: Final = "[An older image stood here. It is left out: the conversation has many newer ones.]"
+_NOT_SEEN: Final = "[A part of type {type} is left out here: this model cannot be shown it.]"
 _TOO_MUCH: Final = "[An older {type} is left out here: the conversation holds more than fits into a request.]"
 
 Block = dict[str, Any]
 Message = dict[str, Any]
 
 
-def within_limits(messages: list[Message | msgspec.Raw]) -> list[Message | msgspec.Raw]:
+class MediaLimits(msgspec.Struct, frozen=True):
+    """What a model is shown of media."""
+
+    images_kept: int = 100
+    """Of more images the oldest are left out, unless they have come in since the last answer."""
+    max_images: int = 100
+    """Most images in a request, whenever they came in."""
+    images: bool = True
+    documents: bool = True
+    """Whether the model can see images, and PDF documents."""
+
+
+DEFAULT_LIMITS: Final = MediaLimits()
+
+
+def within_limits(
+    messages: list[Message | msgspec.Raw], limits: MediaLimits = DEFAULT_LIMITS
+) -> list[Message | msgspec.Raw]:
     """The conversation with as many of its media as one request may hold; the same list if that is all.
 
     Messages that are encoded already hold none.
     """
     media = list(media_of(messages))
-    notes: dict[int, str] = {}
-    images = [block for block in media if block["type"] == "image"]
+    notes = _unseen(media, limits)
+    images = [block for block in media if block["type"] == "image" and id(block) not in notes]
+    notes |= _aged(images, _new_images(messages), limits)
+    images = [block for block in images if id(block) not in notes]
     if len(images) > MANY_IMAGES:
-        notes = {id(block): _TOO_LARGE for block in images if _side(block) > SIDE_OF_MANY}
+        notes |= {id(block): _TOO_LARGE for block in images if _side(block) > SIDE_OF_MANY}
     kept = [block for block in media if id(block) not in notes]
     over = sum(map(_size, kept)) - MEDIA_BYTES
     portions = -(-over // _STEP_BYTES) * _STEP_BYTES
@@ -60,6 +83,34 @@ def within_limits(messages: list[Message | msgspec.Raw]) -> list[Message | msgsp
         else {**message, "content": _replaced(message["content"], notes)}
         for message in messages
     ]
+
+
+def _unseen(media: list[Block], limits: MediaLimits) -> dict[int, str]:
+    """The media that the model cannot see at all."""
+    return {
+        id(block): _NOT_SEEN.format(type=block["type"])
+        for block in media
+        if (block["type"] == "image" and not limits.images)
+        or (block["type"] == "document" and not limits.documents and block["source"].get("type") != "text")
+    }
+
+
+def _aged(images: list[Block], new: int, limits: MediaLimits) -> dict[int, str]:
+    """The oldest images where there are too many. They go in portions, so that the rest seldom moves."""
+    step = max(1, limits.images_kept // _STEPS)
+    over = -(-max(0, len(images) - limits.images_kept) // step) * step
+    gone = max(min(over, len(images) - new), len(images) - limits.max_images)
+    return {id(block): _AGED for block in images[: max(0, gone)]}
+
+
+def _new_images(messages: list[Message | msgspec.Raw]) -> int:
+    """How many images have come in since the model's last answer."""
+    since: list[Message | msgspec.Raw] = []
+    for message in reversed(messages):
+        if isinstance(message, msgspec.Raw) or message["role"] == "assistant":
+            break
+        since.append(message)
+    return sum(block["type"] == "image" for block in media_of(since))
 
 
 def media_of(messages: Iterable[Message | msgspec.Raw]) -> Iterator[Block]:

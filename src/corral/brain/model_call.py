@@ -17,7 +17,7 @@ from corral.inference.provider import (
     ModelResponse,
     TextDelta,
 )
-from corral.session.following import frame
+from corral.session.stream_pages import frame
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -43,8 +43,11 @@ Outcome = Answered | Failed | Interrupted
 class _Previews:
     """Turns a response as it streams into previews on the bus (contract section 10.8)."""
 
-    def __init__(self, bus: Bus, session_id: str, thread_id: str, after_seq: int) -> None:
+    def __init__(
+        self, bus: Bus, session_id: str, thread_id: str, after_seq: int, *, shown: bool = True
+    ) -> None:
         self._bus = bus
+        self._shown = shown
         self._topic = session_topic(session_id)
         self._thread_id = thread_id
         self._after_seq = after_seq
@@ -79,7 +82,7 @@ class _Previews:
     def _send(self, event_id: str, event_type: str, body: dict[str, Any]) -> None:
         position = self._sent.get(event_id, 0)
         self._sent[event_id] = position + 1
-        if not self._bus.has_readers(self._topic):
+        if not self._shown or not self._bus.has_readers(self._topic):
             return
         data = frame(body["type"], msgspec.json.encode(body))
         self._bus.preview(
@@ -95,12 +98,14 @@ async def call_model(
     thread_id: str,
     after_seq: int,
     interrupted: Callable[[], Awaitable[None]],
+    previewed: bool = True,
 ) -> Outcome:
     """Make one request. `interrupted` returns once the client has interrupted; it may wait for ever.
+    `previewed`: readers are shown the answer as it comes.
 
     Whatever the outcome, and on cancellation, the request is closed when this returns.
     """
-    previews = _Previews(bus, request.session_id, thread_id, after_seq)
+    previews = _Previews(bus, request.session_id, thread_id, after_seq, shown=previewed)
     streaming = asyncio.create_task(_stream(provider, request, previews))
     watching = asyncio.ensure_future(interrupted())
     try:

@@ -23,8 +23,16 @@ class OwnAnswer(msgspec.Struct, frozen=True):
     is_error: bool = False
 
 
+OwnAnswers = Mapping[str, OwnAnswer]
+"""Answers by the ids of the model's calls."""
+NO_ANSWERS: Final[OwnAnswers] = {}
+
+
 class OwnTool(msgspec.Struct, frozen=True):
-    """A tool of the brain's: its definition for the model, and the answer to an input. The answer is pure."""
+    """A tool of the brain's: its definition for the model, and the answer to an input. The answer is pure.
+
+    What has to be read first is read by whoever takes up the model's answer (`corral.brain.history`).
+    """
 
     definition: Mapping[str, Any]
     answer: Callable[[Mapping[str, Any]], OwnAnswer]

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from corral.brain.judge_context import NOTHING_JUDGED, KeptJudgeContext
 from corral.brain.settled import Piece
 from corral.brain.skills_note import KeptShelf
 from corral.brain.transcript import KeptTranscript, Transcript
@@ -40,6 +41,7 @@ class _Thread(msgspec.Struct, frozen=True):
 class _Head(msgspec.Struct, frozen=True):
     state: SessionState
     threads: dict[str, _Thread]
+    judge: KeptJudgeContext
 
 
 class ThreadRecollection(msgspec.Struct, frozen=True):
@@ -54,6 +56,7 @@ class Recalled(msgspec.Struct, frozen=True):
 
     state: SessionState
     threads: Mapping[str, ThreadRecollection]
+    judge: KeptJudgeContext
 
 
 class Recollection(msgspec.Struct, frozen=True):
@@ -70,7 +73,11 @@ class Recollection(msgspec.Struct, frozen=True):
         return len(self.head) + sum(len(piece.body) for pieces in self.pieces.values() for piece in pieces)
 
 
-def recollection(state: SessionState, threads: Mapping[str, ThreadRecollection]) -> Recollection:
+def recollection(
+    state: SessionState,
+    threads: Mapping[str, ThreadRecollection],
+    judge: KeptJudgeContext = NOTHING_JUDGED,
+) -> Recollection:
     """What there is to keep of a session now. What waits in the queue is not of the log, and left out."""
     heads: dict[str, _Thread] = {}
     pieces: dict[str, Sequence[Piece]] = {}
@@ -85,7 +92,7 @@ def recollection(state: SessionState, threads: Mapping[str, ThreadRecollection])
             [PieceNote(zlib.crc32(piece.body), piece.message is not None) for piece in closed],
             msgspec.Raw(b"[" + settled.open() + b"]"),
         )
-    head = msgspec.json.encode(_Head(with_inputs(state, (), 0), heads))
+    head = msgspec.json.encode(_Head(with_inputs(state, (), 0), heads, judge))
     return Recollection(state.seq, head, pieces, first)
 
 
@@ -105,7 +112,7 @@ def recalled(kept: Recollection) -> Recalled:
             pieces.append(Piece(growing))
         transcript = Transcript.recalled(thread.transcript, pieces)
         threads[thread_id] = ThreadRecollection(transcript, thread.skills)
-    return Recalled(head.state, threads)
+    return Recalled(head.state, threads, head.judge)
 
 
 def gathered(seq: int, head: bytes, bodies: Iterable[tuple[str, int, bytes]]) -> Recollection:

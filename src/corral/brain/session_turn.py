@@ -5,16 +5,22 @@ reads the log's news for all of them.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
+from typing import Protocol
 
 import msgspec
 
 from corral.brain.claims import Claim
+from corral.brain.clearance import NO_POLICY, PolicyOffer
+from corral.brain.context_rules import ContextRules, ContextSettings
 from corral.brain.decide import AwaitRetry, Rest, Rules, decide
+from corral.brain.evidence import EvidenceReader, OutputReader
 from corral.brain.file_sources import FileReader
+from corral.brain.grading import GraderSettings, Grading
 from corral.brain.held import HeldSession
+from corral.brain.judge_context import JudgeContext
 from corral.brain.kit import ThreadKit
 from corral.brain.mcp_shelf import McpGateway
 from corral.brain.retry import RetryPolicy
@@ -32,6 +38,10 @@ from corral.session.state import SessionState
 from corral.store.database import Database
 
 
+class SessionFiles(FileReader, OutputReader, Protocol):
+    """Reads the files that a session's models are shown."""
+
+
 class Parts(msgspec.Struct, frozen=True):
     """What all sessions of a process share."""
 
@@ -39,12 +49,15 @@ class Parts(msgspec.Struct, frozen=True):
     bus: Bus
     provider: InferenceProvider
     hands: Hands
-    files: FileReader
+    files: SessionFiles
     gateway: McpGateway | None
     retry: RetryPolicy
     prices: PriceTable
     snapshots: Snapshots
     web: WebOffer = NO_WEB
+    grader: GraderSettings = GraderSettings()
+    context: ContextSettings = ContextSettings()
+    policy: PolicyOffer = NO_POLICY
 
 
 class SessionTurn:
@@ -53,8 +66,13 @@ class SessionTurn:
     def __init__(self, claim: Claim, parts: Parts, log: PostgresSessionLog) -> None:
         self._claim = claim
         self._parts = parts
-        self._rules = Rules(self_hosted=claim.self_hosted, session_hour=parts.prices.session_hour)
+        self._rules = Rules(
+            self_hosted=claim.self_hosted,
+            context=ContextRules(claim.agent["model"]["id"], parts.context),
+            session_hour=parts.prices.session_hour,
+        )
         self._held = HeldSession(claim, database=parts.database, log=log, on_event=self._take_in)
+        self._judge_context = JudgeContext()
         self._kits: dict[str, ThreadKit] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -87,6 +105,7 @@ class SessionTurn:
                 kit.recall(found.threads[thread_id])
             self._kits = kits
             self._held.recall(found.state)
+            self._judge_context.recall(found.judge)
 
     async def _keep_going(self) -> None:
         """Have the session remembered now and then in a turn that takes long."""
@@ -98,7 +117,7 @@ class SessionTurn:
     def _keep(self, *, rests: bool) -> None:
         state = self._held.state
         live = {name: kit.kept() for name, kit in self._kits.items() if state.thread(name).live}
-        self._parts.snapshots.keep(self._claim, state, live, rests=rests)
+        self._parts.snapshots.keep(self._claim, state, live, self._judge_context.kept(), rests=rests)
 
     async def _close_kits(self) -> None:
         await asyncio.gather(*(kit.close() for kit in self._kits.values()))
@@ -173,6 +192,7 @@ class SessionTurn:
 
     def _take_in(self, event: Event, state: SessionState) -> None:
         self._kit(state, event.thread_id).add(event)
+        self._judge_context.add(event)
         if event.type == "user.interrupt" and event.body.get("session_thread_id") is None:
             for thread in state.threads.values():
                 if thread.interrupted:
@@ -195,11 +215,24 @@ class SessionTurn:
             prices=parts.prices,
             provider=parts.provider,
             web=parts.web,
+            policy=parts.policy,
+            judge_context=self._judge_context,
             spent=self._is_spent,
+            context=parts.context,
+            affordable=self._is_affordable,
         )
 
     def _is_spent(self) -> bool:
         return at_budget(self._held.state, self._rules.session_hour, self._held.clock.now())
+
+    def _is_affordable(self, model: str, spent: Mapping[str, int]) -> bool:
+        """Whether a request to a model may be made, when `spent` has been used and is not in the log yet."""
+        state = self._held.state
+        # A session that has a budget takes up nothing that no list price is known for: it could not go on.
+        if state.budget is None or self._parts.prices.find(model) is None:
+            return state.budget is None
+        after = msgspec.structs.replace(state, usage=state.usage.plus(spent))
+        return not at_budget(after, self._rules.session_hour, self._held.clock.now())
 
     def _turn(self, thread_id: str, kit: ThreadKit) -> ThreadTurn:
         parts = self._parts
@@ -212,6 +245,21 @@ class SessionTurn:
             hands=parts.hands,
             rules=self._rules,
             retry=parts.retry,
+            grading=self._grading(kit),
+        )
+
+    def _grading(self, kit: ThreadKit) -> Grading:
+        parts = self._parts
+        claim = self._claim
+        evidence = EvidenceReader(parts.database, parts.files, claim.session_id, claim.thread_id)
+        return Grading(
+            self._held,
+            kit.voice,
+            evidence,
+            provider=parts.provider,
+            rules=self._rules,
+            retry=parts.retry,
+            settings=parts.grader,
         )
 
 

@@ -24,6 +24,7 @@ import psycopg
 import structlog
 
 from corral.brain.claims import Claim
+from corral.brain.judge_context import NOTHING_JUDGED, KeptJudgeContext
 from corral.brain.recollection import Recalled, Recollection, ThreadRecollection, Unusable, gathered, recalled
 from corral.brain.recollection import recollection as made_of
 from corral.session.state import SessionState
@@ -153,7 +154,13 @@ class Snapshots:
         return session
 
     def keep(
-        self, claim: Claim, state: SessionState, threads: Mapping[str, ThreadRecollection], *, rests: bool
+        self,
+        claim: Claim,
+        state: SessionState,
+        threads: Mapping[str, ThreadRecollection],
+        judge: KeptJudgeContext = NOTHING_JUDGED,
+        *,
+        rests: bool,
     ) -> None:
         """Remember how a session stands; `rests` if this brain is done with it, so that it is at hand."""
         chain = self._chains.get(claim.session_id)
@@ -161,7 +168,7 @@ class Snapshots:
         if not due and not rests:
             return
         try:
-            kept = made_of(state, threads)
+            kept = made_of(state, threads, judge)
         except Exception:  # a cache must not be what a turn fails on
             _log.exception("a session cannot be kept; its log will be replayed")
             return

@@ -8,28 +8,36 @@ both get the same bytes. What it promises, whatever the log holds (contract, mes
   the calls; a use that the log never answered is answered with an error that says the outcome is unknown;
 - the model's own blocks go back as they came, except empty text, thinking without a signature, thinking
   signed for another model, and thinking after which nothing came;
+- after a compaction the summary and the latest exchanges stand for all of it; a cut is between exchanges, so
+  it splits no pair;
+- a result that is too long is shown in part, with the tool that reads the rest;
 - no more media than one request may hold (`corral.brain.media_limits`);
 - media that came in since the last answer stand in no request after one that was refused with them;
 - the log is never rewritten: repair happens here, on the way out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 import msgspec
 
-from corral.brain.media_limits import within_limits
+from corral.brain.exchanges import (
+    MEDIA,
+    UNCACHEABLE,
+    Block,
+    Exchange,
+    Message,
+    first_marked,
+    result_block,
+    with_cache_marks,
+)
+from corral.brain.media_limits import DEFAULT_LIMITS, MediaLimits, within_limits
 from corral.brain.settled import Piece, Settled, decoded
+from corral.brain.sizes import size_of
+from corral.brain.spilled import READ, WHOLE, preview
 from corral.session.calls import TOOL_RESULTS
 from corral.session.events import Event
 
-Block = dict[str, Any]
-Message = dict[str, Any]
-
-_UNKNOWN_OUTCOME: Final = (
-    "The outcome of this call is unknown: it was cut off before a result was recorded. It may or may not "
-    "have taken effect; check before you repeat it."
-)
 _INTERRUPTED: Final = "[The user interrupted you here.]"
 _CUT_OFF: Final = "[Your last response was cut off at the output limit. Go on from there, in smaller steps.]"
 _NOTHING: Final = "[No output]"
@@ -39,52 +47,21 @@ _OUTCOME: Final = (
     "Work towards this outcome, on your own, until it is reached:\n\n{description}\n\n"
     "It will be judged by this rubric:\n\n{rubric}"
 )
-_MEDIA: Final = frozenset({"image", "document"})
-_REFUSED: Final = "[Left out here: {type}. The model's API refused the request that held it.]"
-_MARKS: Final = 2
-"""The user messages that are marked for the prompt cache, from the last one on."""
-_UNCACHEABLE: Final = frozenset({"thinking", "redacted_thinking"})
-
-
-class Exchange(msgspec.Struct):
-    """An assistant message (absent before the first) and the user's message that follows it."""
-
-    blocks: list[Block] | None
-    calls: dict[str, str]
-    """Tool use ids of the model by event id, in the order of the calls."""
-    results: dict[str, Block] = {}
-    said: list[Block] = []
-    system: list[Block] = []
-
-    def leave_out_media(self) -> None:
-        """Put a text in the place of each image and document of the user's message."""
-        self.said = _without_media(self.said)
-        for model_id, result in self.results.items():
-            self.results[model_id] = {**result, "content": _without_media(result["content"])}
-
-    def user_blocks(self) -> list[Block]:
-        """The user's message, each call answered."""
-        results = [
-            self.results.get(model_id)
-            or _result(model_id, [{"type": "text", "text": _UNKNOWN_OUTCOME}], True)
-            for model_id in self.calls.values()
-        ]
-        return [*results, *self.said]
-
-    def messages(self) -> list[Message]:
-        """What it comes to in a request."""
-        messages: list[Message] = []
-        if self.blocks is not None:
-            messages.append({"role": "assistant", "content": self.blocks})
-        if blocks := self.user_blocks():
-            messages.append({"role": "user", "content": blocks})
-            if self.system:
-                messages.append({"role": "system", "content": self.system})
-        return messages
-
-    def unanswered(self) -> int:
-        """How many of its calls have no result."""
-        return sum(model_id not in self.results for model_id in self.calls.values())
+_REVISE: Final = (
+    "[The work has been judged by the rubric, and is not there yet. This was evaluation {number}.]\n\n"
+    "{explanation}\n\nRevise the work, then end your turn: it will be judged again."
+)
+_UNMET: Final = (
+    "[The work has been judged by the rubric for the last time, and is not there. No evaluation follows.]\n\n"
+    "{explanation}\n\nSay in a few words what has been reached and what has not, and end your turn."
+)
+_SUMMED_UP: Final = (
+    "[The conversation so far has outgrown what you can be shown, and is summed up in these notes of yours. "
+    f"All of it is still in your log: look up with {READ} what they do not tell.]\n\n"
+)
+_WAITING: Final = "[What follows was said before, and you have yet to answer it.]"
+_SHORTENED: Final = f"[Too long for you to be shown; {READ} has the rest.]"
+_CUT_SHORT: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
 
 
 class KeptTranscript(msgspec.Struct, frozen=True):
@@ -97,6 +74,7 @@ class KeptTranscript(msgspec.Struct, frozen=True):
     late: list[Block]
     lost: int
     dropped: int
+    looks_back: bool
 
 
 class Transcript:
@@ -111,6 +89,8 @@ class Transcript:
         self._exchanges: list[Exchange] = [Exchange(None, {})]
         self._interrupted = False
         self._asking = False
+        self.looks_back = False
+        """Whether the log holds something for the model that it is not shown."""
         self._late: list[Block] = []
         """What was said while the model was being asked: it stands behind the answer."""
 
@@ -124,6 +104,7 @@ class Transcript:
         transcript._interrupted = kept.interrupted
         transcript._asking = kept.asking
         transcript._late = kept.late
+        transcript.looks_back = kept.looks_back
         return transcript
 
     def kept(self) -> KeptTranscript:
@@ -136,6 +117,7 @@ class Transcript:
             self._late,
             self._lost,
             self._settled.dropped,
+            self.looks_back,
         )
 
     @property
@@ -163,6 +145,8 @@ class Transcript:
             case "user.define_outcome":
                 self._note_interruption()
                 (self._late if self._asking else last.said).append(_goal(event.body))
+            case "span.outcome_evaluation_end":
+                last.said.extend(_verdict(event.body))
             case "agent.thread_message_received":
                 self._note_interruption()
                 (self._late if self._asking else last.said).extend(_message(event.body))
@@ -177,13 +161,14 @@ class Transcript:
                 self._exchanges[-1].said.extend(self._late)
                 self._asking, self._late = False, []
                 self._settle()
+            case "agent.thread_context_compacted" if event.private is not None:
+                self._compact(event.private)
             case kind if kind in TOOL_RESULTS:
                 model_id = last.calls.get(event.body[TOOL_RESULTS[kind]])
                 if model_id is not None and model_id not in last.results:
                     is_error = bool(event.body.get("is_error"))
-                    last.results[model_id] = _result(
-                        model_id, _result_blocks(event.body.get("content") or [], is_error), is_error
-                    )
+                    blocks = _result_blocks(self._previewed(event), is_error)
+                    last.results[model_id] = result_block(model_id, blocks, is_error)
             case _:
                 pass
 
@@ -191,34 +176,83 @@ class Transcript:
         """How many calls the log never answered, and so are answered here: none, if all promises hold."""
         return self._lost + sum(exchange.unanswered() for exchange in self._exchanges)
 
-    def messages(self) -> list[Message]:
-        """The conversation so far, with prompt-cache marks where this request and the last one end."""
-        return decoded(self.encoded())
+    def sizes(self) -> list[int]:
+        """About how many characters each answer of the model has, together with the results of its calls."""
+        return [
+            size_of(exchange.blocks) + size_of(exchange.user_blocks())
+            for exchange in self._all_exchanges()
+            if exchange.blocks is not None
+        ]
 
-    def encoded(self) -> list[Message | msgspec.Raw]:
+    def messages(self, media: MediaLimits = DEFAULT_LIMITS, *, marked: bool = True) -> list[Message]:
+        """The conversation so far, with prompt-cache marks where this request and the last one end."""
+        return decoded(self.encoded(media, marked=marked))
+
+    def encoded(
+        self, media: MediaLimits = DEFAULT_LIMITS, *, marked: bool = True
+    ) -> list[Message | msgspec.Raw]:
         """The same as `messages`, for a request: what is settled stands in it as the bytes that it is."""
         latest = [message for exchange in self._exchanges for message in exchange.messages()]
-        return _with_cache_marks(within_limits([*self._settled.messages(), *latest]))
+        messages = within_limits([*self._settled.messages(), *latest], media)
+        return with_cache_marks(messages) if marked else messages
 
     def _settle(self) -> None:
         """Settle what no later event and no prompt-cache mark can reach."""
-        for exchange in self._exchanges[: _first_marked(self._exchanges)]:
+        for exchange in self._exchanges[: first_marked(self._exchanges)]:
             self._lost += exchange.unanswered()
             for message in exchange.messages():
                 self._settled.add(message)
             del self._exchanges[0]
+
+    def _all_exchanges(self) -> list[Exchange]:
+        """The whole conversation; of what is settled, calls and results are told apart no more."""
+        found = [Exchange(None, {})]
+        for message in decoded(self._settled.messages()):
+            match message["role"]:
+                case "assistant":
+                    found.append(Exchange(message["content"], {}))
+                case "user":
+                    found[-1].said = message["content"]
+                case _:
+                    found[-1].system = message["content"]
+        if found == [Exchange(None, {})]:
+            return self._exchanges
+        return [*found, *self._exchanges]
 
     @property
     def has_new_media(self) -> bool:
         """Whether media have come in since the last answer: no request that held them has succeeded yet."""
         last = self._exchanges[-1]
         inner = [block for result in last.results.values() for block in result["content"]]
-        return any(block["type"] in _MEDIA for block in (*last.said, *inner))
+        return any(block["type"] in MEDIA for block in (*last.said, *inner))
 
     def _note_interruption(self) -> None:
         if self._interrupted:
             self._exchanges[-1].said.append({"type": "text", "text": _INTERRUPTED})
             self._interrupted = False
+
+    def _previewed(self, event: Event) -> list[Block]:
+        content: list[Block] = event.body.get("content") or []
+        shown = preview(content, event.id)
+        if shown is not None or WHOLE in (event.private or {}):
+            self.looks_back = True
+        return content if shown is None else shown
+
+    def _compact(self, private: Mapping[str, Any]) -> None:
+        """Put the summary in the place of what it sums up."""
+        self.looks_back = True
+        exchanges = self._all_exchanges()
+        before = len(exchanges)
+        cut = max(1, before - private["kept"]) if private["kept"] else before
+        first = Exchange(None, {})
+        first.said = [{"type": "text", "text": f"{_SUMMED_UP}{private['summary']}"}]
+        first.system = [block for exchange in exchanges[:cut] for block in exchange.system]
+        if cut == before and (waiting := exchanges[-1].said):
+            most = private.get("said_characters")
+            first.said += [{"type": "text", "text": _WAITING}, *_fitted(waiting, most)]
+        self._exchanges = [first, *exchanges[cut:]]
+        self._settled.drop()
+        self._lost = 0
 
     def _response(self, private: dict[str, Any]) -> None:
         if private.get("refused"):
@@ -226,8 +260,8 @@ class Transcript:
         if private.get("outcome") != "completed" or private.get("stop_reason") == "refusal":
             return
         self._interrupted = False
-        blocks = list(_given_back(private["content"], same_model=private.get("model") == self._model))
-        while blocks and blocks[-1]["type"] in _UNCACHEABLE:
+        blocks = list(given_back(private["content"], same_model=private.get("model") == self._model))
+        while blocks and blocks[-1]["type"] in UNCACHEABLE:
             blocks.pop()  # a message may not end in thinking; nothing came of it
         if blocks:
             self._exchanges.append(
@@ -235,8 +269,8 @@ class Transcript:
             )
             for model_id, answer in private.get("answered", {}).items():
                 content = [{"type": "text", "text": answer["text"]}]
-                self._exchanges[-1].results[model_id] = _result(model_id, content, answer["is_error"])
-        if private.get("stop_reason") == "max_tokens" and not private["calls"]:
+                self._exchanges[-1].results[model_id] = result_block(model_id, content, answer["is_error"])
+        if private.get("stop_reason") in _CUT_SHORT and not private["calls"]:
             self._exchanges[-1].said.append({"type": "text", "text": _CUT_OFF})
         if private.get("stop_reason") == "pause_turn" and blocks and blocks[-1]["type"] == "text":
             # Only a server tool may be under way at the end of a request; anything else is taken for prefill.
@@ -255,7 +289,21 @@ def _goal(outcome: Mapping[str, Any]) -> Block:
     return {"type": "text", "text": text}
 
 
-def _given_back(content: Iterable[Block], *, same_model: bool) -> Iterable[Block]:
+def _verdict(ended: Mapping[str, Any]) -> list[Block]:
+    """What the agent is told of an evaluation; of those that leave it nothing to do, nothing."""
+    match ended["result"]:
+        case "needs_revision":
+            told = _REVISE
+        case "max_iterations_reached":
+            told = _UNMET
+        case _:
+            return []
+    text = told.format(number=ended["iteration"] + 1, explanation=ended["explanation"])
+    return [{"type": "text", "text": text}]
+
+
+def given_back(content: Iterable[Block], *, same_model: bool) -> Iterable[Block]:
+    """The blocks of a model's answer as it takes them back."""
     for block in content:
         match block.get("type"):
             case "text" if not block.get("text", "").strip():
@@ -268,11 +316,19 @@ def _given_back(content: Iterable[Block], *, same_model: bool) -> Iterable[Block
                 yield block
 
 
-def _without_media(content: Iterable[Block]) -> list[Block]:
-    return [
-        {"type": "text", "text": _REFUSED.format(type=block["type"])} if block["type"] in _MEDIA else block
-        for block in content
-    ]
+def _fitted(content: Iterable[Block], most: int | None) -> list[Block]:
+    """The blocks, with only so many characters of their texts. Media stay: too many are left out anyway."""
+    if most is None:
+        return list(content)
+    fitted: list[Block] = []
+    for block in content:
+        if block["type"] != "text" or len(block["text"]) <= most:
+            fitted.append(block)
+            most -= len(block.get("text") or "")
+        elif most > 0:
+            fitted += [{**block, "text": block["text"][:most]}, {"type": "text", "text": _SHORTENED}]
+            most = 0
+    return [block for block in fitted if block["type"] != "text" or block["text"].strip()]
 
 
 def _shown(content: Iterable[Block]) -> list[Block]:
@@ -294,34 +350,3 @@ def _result_blocks(content: Iterable[Block], is_error: bool) -> list[Block]:
         for block in _shown(content)
     ]
     return blocks or [{"type": "text", "text": _NOTHING}]
-
-
-def _result(model_id: str, content: list[Block], is_error: bool) -> Block:
-    return {"type": "tool_result", "tool_use_id": model_id, "content": content, "is_error": is_error}
-
-
-def _first_marked(exchanges: Sequence[Exchange]) -> int:
-    """The place of the exchange whose user message is the second but last, which is marked in a request."""
-    spoken = 0
-    for at in range(len(exchanges) - 1, -1, -1):
-        spoken += bool(exchanges[at].user_blocks())
-        if spoken == _MARKS:
-            return at
-    return 0
-
-
-def _with_cache_marks(messages: list[Message | msgspec.Raw]) -> list[Message | msgspec.Raw]:
-    """Mark the last two user messages, so that this request reads what the one before it wrote."""
-    marked = 0
-    for at in range(len(messages) - 1, -1, -1):
-        message = messages[at]
-        if isinstance(message, msgspec.Raw) or marked == _MARKS:
-            break
-        if message["role"] != "user":
-            continue
-        content: list[Block] = message["content"]
-        if content[-1]["type"] not in _UNCACHEABLE:
-            last = {**content[-1], "cache_control": {"type": "ephemeral"}}
-            messages[at] = {"role": "user", "content": [*content[:-1], last]}
-            marked += 1
-    return messages

@@ -7,20 +7,21 @@ after the news.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol, assert_never
 
 import psycopg
 import structlog
 
+from corral.brain import compaction, emit, gateway_events, grading_events
 from corral.brain import decide as choices
-from corral.brain import emit, gateway_events
 from corral.brain.decide import (
     Action,
     AwaitRetry,
     CallModel,
     CloseRequest,
+    Compact,
     Deny,
     Evaluate,
     GoIdle,
@@ -32,17 +33,18 @@ from corral.brain.decide import (
     TakeVerdicts,
     decide,
 )
+from corral.brain.grading import Grading
 from corral.brain.held import HeldSession, SessionLost
 from corral.brain.kit import ThreadKit
 from corral.brain.model_call import Answered, Failed, Interrupted, Outcome, call_model
 from corral.brain.retry import RetryPolicy
 from corral.bus.hub import Bus
-from corral.inference.provider import InferenceProvider, ModelFailed
+from corral.inference.provider import InferenceProvider, ModelFailed, ModelRequest
 from corral.session.calls import GATEWAY_KINDS, Call
 from corral.session.commit import CommitRefused, LogUnavailable, Wake
 from corral.session.events import NewEvent
 from corral.session.state import SessionState, as_if
-from corral.session.thread_state import ThreadState
+from corral.session.thread_state import COMPACTION, ThreadState
 from corral.wire.errors import Overloaded
 
 FLOOR_SECONDS: Final = 5.0
@@ -77,6 +79,7 @@ class ThreadTurn:
         hands: Hands,
         rules: Rules,
         retry: RetryPolicy,
+        grading: Grading,
     ) -> None:
         self._id = thread_id
         self._held = held
@@ -87,6 +90,7 @@ class ThreadTurn:
         self._hands = hands
         self._rules = rules
         self._retry = retry
+        self._grading = grading
 
     async def run(self) -> None:
         """Carry the thread on until it rests. Raises `SessionLost` when it is no longer this brain's."""
@@ -122,6 +126,9 @@ class ThreadTurn:
         events: list[NewEvent] = []
         if (request := self._thread(state).request) is not None:
             events.append(emit.request_end(self._voice, request, "failed", is_error=True))
+        outcome = None if self._voice.primary else state.outcome
+        if outcome is not None and outcome.evaluation is not None:
+            events.append(grading_events.broken_off(self._voice, outcome))
         message = "The server failed inside while it worked on this turn; its log says why."
         events.append(emit.error(self._voice, "unknown_error", message, "exhausted"))
         return events
@@ -143,8 +150,10 @@ class ThreadTurn:
                 await self._run_tools(state, action)
             case CallModel():
                 await self._call_model(state, action)
+            case Compact():
+                await self._compact(state)
             case Evaluate():
-                await self._held.append(state, [emit.ungraded(self._voice, action.outcome)])
+                await self._grading.step(state, action.outcome)
             case GoIdle():
                 await self._go_idle(state, action)
             case Settle():
@@ -190,7 +199,7 @@ class ThreadTurn:
         if idles:
             now = self._held.clock.now()
             ended = GoIdle("end_turn")
-            settled = choices.settle(as_if(state, taken, now), self._rules, now, ended, self._id)
+            settled = choices.settle(as_if(state, events, now), self._rules, now, ended, self._id)
             events += emit.idle(self._voice, state, ended, now, settled)
         await self._held.append(state, events, take=[waiting.id for waiting in action.inputs])
 
@@ -248,7 +257,7 @@ class ThreadTurn:
         events = [*taken, *emit.running(self._voice, state), start]
         await self._held.append(state, events, take=[waiting.id for waiting in action.inputs])
         # Not before the request: a session that needs no hands never waits for them.
-        calling = asyncio.create_task(self._ask(after_seq=self._held.state.seq))
+        calling = asyncio.create_task(self._ask(self._kit.request(), after_seq=self._held.state.seq))
         try:
             if self._kit.needs_hands():
                 await self._hands.ensure(self._held.claim.session_id, self._held.claim.environment_id)
@@ -257,9 +266,11 @@ class ThreadTurn:
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
         match outcome:
-            case Answered():
+            case Answered(response=answer, ids=ids):
+                cleared = await self._kit.clearance.clear(self._voice, answer, self._interrupted)
+                found = await self._kit.history.look_up(answer.content, up_to=self._held.state.seq)
                 await self._held.append_fact(
-                    lambda now: emit.response(self._voice, start.id, outcome.response, outcome.ids, now)
+                    lambda now: emit.response(self._voice, start.id, answer, ids, now, found, cleared)
                 )
             case Failed():
                 await self._failed(start.id, outcome.failure)
@@ -268,9 +279,31 @@ class ThreadTurn:
             case _:
                 assert_never(outcome)
 
-    async def _ask(self, *, after_seq: int) -> Outcome:
+    async def _compact(self, state: SessionState) -> None:
+        """Have the conversation summed up. No call is open now, and none will be until it is done."""
+        thread = self._thread(state)
+        start = compaction.start(self._voice)
+        await self._held.append(state, [*emit.running(self._voice, state), start])
+        cut = compaction.cut_for(thread, self._kit.transcript.sizes(), self._kit.can)
+        asking = self._kit.summary_request(digest=compaction.needs_digest(thread))
+        outcome = await self._ask(asking, after_seq=self._held.state.seq, previewed=False)
+        match outcome:
+            case Answered(response=answer):
+                await self._held.append_fact(
+                    lambda _: compaction.finished(self._voice, start.id, answer, cut)
+                )
+            case Failed():
+                await self._failed(start.id, outcome.failure, purpose=COMPACTION)
+            case Interrupted():
+                await self._cut_off(start.id)
+            case _:
+                assert_never(outcome)
+
+    async def _ask(
+        self, asking: Awaitable[ModelRequest], *, after_seq: int, previewed: bool = True
+    ) -> Outcome:
         try:
-            request = await self._kit.request()
+            request = await asking
         except Overloaded as error:
             return Failed(ModelFailed("failed", error.message, retryable=True, retry_after=error.retry_after))
         return await call_model(
@@ -280,6 +313,7 @@ class ThreadTurn:
             thread_id=self._id,
             after_seq=after_seq,
             interrupted=self._interrupted,
+            previewed=previewed,
         )
 
     async def _interrupted(self) -> None:
@@ -297,7 +331,7 @@ class ThreadTurn:
             else:
                 return
 
-    async def _failed(self, start_id: str, failure: ModelFailed) -> None:
+    async def _failed(self, start_id: str, failure: ModelFailed, *, purpose: str | None = None) -> None:
         failures = self._thread(self._held.state).failures
         _log.warning(
             "a model request failed",
@@ -307,6 +341,12 @@ class ThreadTurn:
             failures=failures + 1,
             reason=failure.message,
         )
+        if failure.overflow:
+            # What is left to do about it is decided next.
+            private = {"failure": failure.message, "purpose": purpose}
+            end = emit.request_end(self._voice, start_id, "overflow", is_error=True, private=private)
+            await self._held.append_fact(lambda _: [end])
+            return
         # Refused with media that no request has carried yet: the next one goes without them, once.
         again = failure.retryable or (failure.refused and self._kit.transcript.has_new_media)
         retry_at = None

@@ -6,7 +6,6 @@ since the server has the provider's credential; a brain that takes over makes it
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, Final, Literal
 
 import msgspec
@@ -14,7 +13,7 @@ import msgspec
 from corral.brain.claims import Claim
 from corral.brain.permission import Agent, configuration
 from corral.brain.provider_search import search_outcome, search_request
-from corral.inference.provider import InferenceProvider, ModelFailed, ModelRequest, ModelResponse
+from corral.inference.provider import InferenceProvider, ModelFailed, ModelResponse, answer_of
 from corral.session.calls import Call
 from corral.store.database import Database
 from corral.wire.environments import limited_hosts
@@ -147,14 +146,7 @@ class WebSearches:
             return web_error("unavailable", _NO_BUDGET)
         request = search_request(self._agents[0]["model"]["id"], query, settings, self._claim.session_id)
         try:
-            answer = await self._answer(request)
+            answer = await answer_of(self._provider, request)
         except ModelFailed as error:
             return web_error("unavailable", f"{error.message}.")
         return msgspec.structs.replace(search_outcome(answer, settings), usage=self._priced(answer))
-
-    async def _answer(self, request: ModelRequest) -> ModelResponse:
-        async with aclosing(self._provider.stream(request)) as events:
-            async for event in events:
-                if isinstance(event, ModelResponse):
-                    return event
-        raise ModelFailed("failed", "the stream ended before the answer did", retryable=True)

@@ -2,18 +2,26 @@
 
 A subscription holds no history: a poke is one bit however often it is repeated, since whoever is poked reads
 the log. Previews are carried as payloads, bounded in number and in bytes; when a subscriber is too slow the
-ends of its previews are shed, which it can see, and never its pokes.
+ends of its previews are shed, which it can see, and never its pokes. Whoever asks for it is handed the
+commits of this process instead of being poked; when it is too slow it is poked all the same.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping, Sequence, Set
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 import msgspec
 
+from corral.bus.landed import Landed
+
 _PREVIEWS_HELD: Final = 512
 _PREVIEW_BYTES_HELD: Final = 256 * 1024
+_COMMIT_BYTES_HELD: Final = 256 * 1024
+_COMMITS_HELD: Final = 64
+_TOGETHER: Final = 256
+"""Previews that are handed to readers together, at most: a model's answer comes in many small pieces."""
 _SHED_KNOWN: Final = 64
 """Shed events that a reader remembers; a piece of an older one shows by its position that some are lost."""
 
@@ -43,14 +51,20 @@ class Preview(msgspec.Struct, frozen=True):
 class Subscription:
     """What one reader has yet to see of the topics it asked for. Use as an async context manager."""
 
-    def __init__(self, hub: "Hub", topics: tuple[str, ...], *, previews: bool) -> None:
+    def __init__(self, hub: "Hub", topics: tuple[str, ...], *, previews: bool, commits: bool) -> None:
         self._hub = hub
         self._topics = topics
         self.wants_previews = previews
-        self._arrived = asyncio.Event()
+        self.wants_commits = commits
+        self._arrived = False
+        self._waiter: asyncio.Future[bool] | None = None
+        self._due = 0.0
+        self._clock: asyncio.TimerHandle | None = None
         self._poked = False
         self._previews: deque[Preview] = deque()
         self._bytes = 0
+        self._commits: list[Landed] = []
+        self._commit_bytes = 0
         self._shed: dict[str, None] = {}
 
     async def __aenter__(self) -> Self:
@@ -63,36 +77,98 @@ class Subscription:
     ) -> None:
         for topic in self._topics:
             self._hub.discard(topic, self)
+        if self._clock is not None:
+            self._clock.cancel()
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until something has arrived since the last `take`; False if `timeout` seconds go by first."""
+        """Wait until something has arrived since the last `take`; False if `timeout` seconds go by first.
+
+        One task at a time may wait.
+        """
         heed_cancellation()
-        if timeout is None:
-            await self._arrived.wait()
+        if self._arrived:
             return True
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        if timeout is not None:
+            self._expect(loop, loop.time() + timeout)
         try:
-            async with asyncio.timeout(timeout):
-                await self._arrived.wait()
-        except TimeoutError:
-            return False
-        return True
+            return await self._waiter
+        finally:
+            self._waiter = None
+
+    def _expect(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        """See that the wait ends at `due`. One timer serves many waits: making one for each costs more."""
+        self._due = due
+        if self._clock is not None and self._clock.when() > due:
+            self._clock.cancel()
+            self._clock = None
+        if self._clock is None:
+            self._clock = loop.call_at(due, self._time_is_up, loop)
+
+    def _time_is_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._clock = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if self._due > loop.time():
+            self._expect(loop, self._due)
+        else:
+            self._waiter.set_result(False)
 
     def take(self) -> tuple[bool, list[Preview]]:
         """What has arrived: whether there was a poke, and the previews in their order."""
+        self._hub.hand_over()
         poked, previews = self._poked, list(self._previews)
-        self._poked = False
+        self._poked = self._arrived = False
         self._previews.clear()
         self._bytes = 0
-        self._arrived.clear()
         return poked, previews
+
+    def take_commits(self) -> list[Landed]:
+        """The commits that have been handed over since the last time, in their order."""
+        commits, self._commits = self._commits, []
+        self._commit_bytes = 0
+        return commits
 
     def poke(self) -> None:
         """Called by the hub: something changed."""
         self._poked = True
-        self._arrived.set()
+        self._wake()
 
-    def offer(self, preview: Preview) -> None:
-        """Called by the hub: a preview to pass on, unless a part of its event has been shed already."""
+    def hand(self, landed: Landed, size: int) -> None:
+        """Called by the hub: a commit, unless too much waits already; then it is read from the log."""
+        if len(self._commits) >= _COMMITS_HELD or self._commit_bytes + size > _COMMIT_BYTES_HELD:
+            self.take_commits()
+            self._poked = True
+        elif not self._poked:  # whoever reads the log anyway needs no more than that
+            self._commits.append(landed)
+            self._commit_bytes += size
+        self._wake()
+
+    def _wake(self) -> None:
+        self._arrived = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(True)
+
+    def offer_all(self, pieces: Sequence[Preview], size: int, events: Set[str], *, begun: bool) -> None:
+        """Called by the hub: previews of these `events`, of `size` bytes; `begun` if a first one is there."""
+        shed = self._shed.keys()
+        if not begun and events <= shed:
+            return
+        if (
+            len(self._previews) + len(pieces) > _PREVIEWS_HELD
+            or self._bytes + size > _PREVIEW_BYTES_HELD
+            or not shed.isdisjoint(events)
+        ):
+            for preview in pieces:
+                self._offer(preview)
+            return
+        self._previews.extend(pieces)
+        self._bytes += size
+        self._wake()
+
+    def _offer(self, preview: Preview) -> None:
+        """A preview to pass on, unless a part of its event has been shed already."""
         if preview.starts:
             self._shed.pop(preview.event_id, None)
         elif preview.event_id in self._shed:
@@ -106,7 +182,7 @@ class Subscription:
             return
         self._previews.append(preview)
         self._bytes += size
-        self._arrived.set()
+        self._wake()
 
 
 def heed_cancellation() -> None:
@@ -123,12 +199,19 @@ def heed_cancellation() -> None:
 class Bus(Protocol):
     """Who must wake. Publishing never waits for a reader and never fails a writer."""
 
-    def subscribe(self, *topics: str, previews: bool = False) -> Subscription:
+    def subscribe(self, *topics: str, previews: bool = False, commits: bool = False) -> Subscription:
         """A subscription to `topics`; what is published before it is entered is not seen."""
         ...
 
-    async def publish(self, *topics: str) -> None:
-        """Poke all readers of `topics`, here and in other processes."""
+    async def publish(self, *topics: str, landed: Mapping[str, Landed] | None = None) -> None:
+        """Poke all readers of `topics`, here and in other processes.
+
+        Those here who take commits are handed what has `landed` on their topic instead.
+        """
+        ...
+
+    def takes_commits(self, topic: str) -> bool:
+        """Whether anybody here wants to be handed the commits of `topic`."""
         ...
 
     def preview(self, topic: str, preview: Preview) -> None:
@@ -145,13 +228,16 @@ class Hub:
 
     def __init__(self) -> None:
         self._readers: dict[str, set[Subscription]] = {}
+        self._previews: dict[str, list[Preview]] = {}
+        """What has been previewed in this round of the event loop, to be handed over at its end."""
 
-    def subscribe(self, *topics: str, previews: bool = False) -> Subscription:
+    def subscribe(self, *topics: str, previews: bool = False, commits: bool = False) -> Subscription:
         """See `Bus.subscribe`."""
-        return Subscription(self, topics, previews=previews)
+        return Subscription(self, topics, previews=previews, commits=commits)
 
     def add(self, topic: str, subscription: Subscription) -> None:
         """Called by a subscription on entering."""
+        self.hand_over()
         self._readers.setdefault(topic, set()).add(subscription)
 
     def discard(self, topic: str, subscription: Subscription) -> None:
@@ -162,10 +248,18 @@ class Hub:
             if not readers:
                 del self._readers[topic]
 
-    def poke(self, topic: str) -> None:
-        """Poke the readers of `topic` in this process."""
-        for subscription in tuple(self._readers.get(topic, ())):
-            subscription.poke()
+    def poke(self, topic: str, landed: Landed | None = None) -> None:
+        """Poke the readers of `topic` in this process; those who take commits are handed what has landed."""
+        size = 0 if landed is None else landed.size
+        for subscription in self._readers.get(topic, ()):
+            if landed is not None and subscription.wants_commits:
+                subscription.hand(landed, size)
+            else:
+                subscription.poke()
+
+    def takes_commits(self, topic: str) -> bool:
+        """See `Bus.takes_commits`."""
+        return any(subscription.wants_commits for subscription in self._readers.get(topic, ()))
 
     def poke_all(self) -> None:
         """Poke every reader: used when messages may have been lost."""
@@ -173,10 +267,28 @@ class Hub:
             self.poke(topic)
 
     def preview(self, topic: str, preview: Preview) -> None:
-        """See `Bus.preview`."""
-        for subscription in tuple(self._readers.get(topic, ())):
-            if subscription.wants_previews:
-                subscription.offer(preview)
+        """See `Bus.preview`. What comes in one round is handed over together: each reader wakes once."""
+        if topic not in self._readers:
+            return
+        if not self._previews:
+            asyncio.get_running_loop().call_soon(self.hand_over)
+        pieces = self._previews.setdefault(topic, [])
+        pieces.append(preview)
+        if len(pieces) >= _TOGETHER:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Give the readers the previews that have come so far."""
+        if not self._previews:
+            return
+        previews, self._previews = self._previews, {}
+        for topic, pieces in previews.items():
+            size = sum(len(piece.frame) for piece in pieces)
+            events = {piece.event_id for piece in pieces}
+            begun = any(piece.starts for piece in pieces)
+            for subscription in self._readers.get(topic, ()):
+                if subscription.wants_previews:
+                    subscription.offer_all(pieces, size, events, begun=begun)
 
     def has_readers(self, topic: str) -> bool:
         """See `Bus.has_readers`."""

@@ -10,6 +10,7 @@ waits to be sent is bounded: while the database is slow, or away, previews for o
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -18,6 +19,7 @@ import psycopg
 import structlog
 
 from corral.bus.hub import Hub, Preview, Subscription, heed_cancellation
+from corral.bus.landed import Landed
 from corral.store.database import Database
 from corral.wire.ids import new_id
 
@@ -72,16 +74,16 @@ class PostgresBus:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def subscribe(self, *topics: str, previews: bool = False) -> Subscription:
+    def subscribe(self, *topics: str, previews: bool = False, commits: bool = False) -> Subscription:
         """See `Bus.subscribe`. Wanting previews asks the other servers for theirs."""
         if previews:
             self._announce(_Notice(self._name, watch=list(topics)))
-        return self._hub.subscribe(*topics, previews=previews)
+        return self._hub.subscribe(*topics, previews=previews, commits=commits)
 
-    async def publish(self, *topics: str) -> None:
+    async def publish(self, *topics: str, landed: Mapping[str, Landed] | None = None) -> None:
         """See `Bus.publish`."""
         for topic in topics:
-            self._hub.poke(topic)
+            self._hub.poke(topic, None if landed is None else landed.get(topic))
             self._pending[topic] = None
         self._wanted.set()
 
@@ -96,6 +98,10 @@ class PostgresBus:
         if len(self._notices) < _NOTICES_HELD:
             self._notices.append(notice)
         self._wanted.set()
+
+    def takes_commits(self, topic: str) -> bool:
+        """See `Bus.takes_commits`."""
+        return self._hub.takes_commits(topic)
 
     def has_readers(self, topic: str) -> bool:
         """See `Bus.has_readers`."""

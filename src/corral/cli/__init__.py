@@ -26,6 +26,7 @@ _COMMANDS: Final[dict[str, _Command]] = {
     "worker": _Command("worker", "Runs agents' tools in sandboxes."),
     "gateway": _Command("gateway", "Opens secrets, speaks to MCP servers."),
     "admin": _Command("admin", "Environments, keys, schema."),
+    "policy": _Command("policy", "Which tool calls may run: checks, tries and measures the rules."),
     "doctor": _Command("doctor", "Checks this installation and says what to do."),
     "model": _Command("model", "A scripted model for demonstrations and tests."),
 }

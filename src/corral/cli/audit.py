@@ -60,6 +60,7 @@ def _command() -> str:
 @click.command("audit")
 @click.option("--actor", help="Only acts of this key's id, or of this user at the command line.")
 @click.option("--object", "object_id", help="Only acts that concern this, e.g. agent_01...")
+@click.option("--calls", is_flag=True, help="Decisions on agents' tool calls instead of administrative acts.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
 @config_option
 @data_option
@@ -67,29 +68,33 @@ def _command() -> str:
 def audit(
     actor: str | None,
     object_id: str | None,
+    calls: bool,
     limit: int,
     config: Path | None,
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Who changed what, newest first.
+    """Who changed what, newest first; with --calls, what was decided on agents' tool calls.
 
     \b
     Example:
       corral admin audit --object agent_01...
+      corral admin audit --calls --object sesn_01...
     """
     settings = read_settings(config)
-    records = run_briefly(_read(settings, data, Narrowing(actor, object_id), limit))
+    narrow = Narrowing(actor, object_id, actor_kinds=("policy",) if calls else ("api", "command"))
+    records = run_briefly(_read(settings, data, narrow, limit))
     if as_json:
         click.echo(msgspec.json.encode(records).decode())
         return
     for record in records:
         click.echo(
             f"{record.created_at:%Y-%m-%d %H:%M:%S}  {_outcome(record):<8}  {record.actor_id:<32}  "
-            f"{record.action}  {' '.join(record.objects)}"
+            f"{record.action}  {_why(record)}{' '.join(record.objects)}"
         )
     if not records:
-        click.echo("No administrative act is recorded.", err=True)
+        what = "decision on a tool call" if calls else "administrative act"
+        click.echo(f"No {what} is recorded.", err=True)
 
 
 async def _read(settings: Settings, data: Path | None, narrow: Narrowing, limit: int) -> list[AuditRecord]:
@@ -98,7 +103,22 @@ async def _read(settings: Settings, data: Path | None, narrow: Narrowing, limit:
         return (await trail.list(Page(limit=limit, order="desc"), narrow)).data
 
 
+def _why(record: AuditRecord) -> str:
+    """Which rule or whose word decided a call."""
+    decision = record.decision
+    if not decision:
+        return ""
+    parts: list[str] = []
+    if decision.gate is not None:
+        parts.append(f"rule {decision.gate.rule}" if decision.gate.rule else "no rule")
+    if decision.judge is not None:
+        parts.append(f"judge: {decision.judge.failure or decision.judge.reason}")
+    return f"({'; '.join(parts)})  "
+
+
 def _outcome(record: AuditRecord) -> str:
+    if record.decision:
+        return record.decision.permission
     match record.status:
         case None:
             return "unknown"

@@ -45,6 +45,8 @@ def explained(error: Exception) -> Exception:
 
     from corral.hands.sandbox.provider import SandboxUnavailable
     from corral.hands.worker import WorkerError
+    from corral.policy.loading import PolicyError
+    from corral.policy.scoring import CasesError
     from corral.settings import SettingsError
     from corral.store.binaries import PostgresError
     from corral.wire.errors import ApiError
@@ -52,6 +54,10 @@ def explained(error: Exception) -> Exception:
     match error:
         case SettingsError():
             return Failure(str(error), "correct them; docs/settings.md lists every setting.")
+        case PolicyError():
+            return Failure(str(error), "correct the file; docs/policies.md explains each field.")
+        case CasesError():
+            return Failure(str(error))
         case PostgresError() | ApiError() | WorkerError():
             return Failure(str(error))
         case SandboxUnavailable():

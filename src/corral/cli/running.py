@@ -67,9 +67,33 @@ def run_until_signal(command: Callable[[Stop], Coroutine[Any, Any, None]]) -> No
 
 
 def run_briefly(command: Coroutine[Any, Any, T]) -> T:
-    """Run a command that ends by itself."""
-    with asyncio.Runner() as runner:
-        return runner.run(command)
+    """Run a command that ends by itself; Ctrl-C cancels it and raises KeyboardInterrupt.
+
+    The loop's own handler for Ctrl-C, which asyncio's runner would set, may not wake a loop that is just
+    about to wait for its next event: the signal would then be seen with that event, if one comes.
+    """
+    interrupted = False
+
+    async def interruptible() -> T:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            interrupted = True
+            task.cancel()
+
+        if sys.platform != "win32":
+            loop.add_signal_handler(signal.SIGINT, interrupt)
+        return await command
+
+    try:
+        with asyncio.Runner() as runner:
+            return runner.run(interruptible())
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -108,6 +108,13 @@ class TranscriptView:
                 if self._totals and over and self._usage is not None:
                     self._note(f"  session so far: {usage_in_words(self._usage)}", "dim")
                 self._errors.clear()
+            case "span.outcome_evaluation_start":
+                self._note(f"  the work is judged (evaluation {event['iteration'] + 1}) …", "dim")
+            case "span.outcome_evaluation_end":
+                met = event["result"] == "satisfied"
+                self._note(
+                    f"  judged: {event['result']}. {event['explanation']}", "green" if met else "yellow"
+                )
             case "session.status_rescheduled":
                 self._note("  the server tries again by itself …", "yellow")
             case "session.status_terminated":

@@ -227,6 +227,7 @@ class _House:
                 base_url=base_url,
                 api_key=Secret("scripted"),
                 max_tokens=inference.max_tokens,
+                capabilities=inference.capabilities,
             ),
         )
 

@@ -40,6 +40,7 @@ def worker_environment(
         "CORRAL_WORKER__SANDBOX": worker.sandbox,
         "CORRAL_WORKER__MAX_SESSIONS": str(worker.max_sessions),
         "CORRAL_WORKER__SANDBOX_IDLE_SECONDS": str(worker.sandbox_idle_seconds),
+        "CORRAL_WORKER__SANDBOXES_WAITING": str(worker.sandboxes_waiting),
         "CORRAL_WORKER__SESSION_IDLE_SECONDS": str(worker.session_idle_seconds),
         **{
             f"CORRAL_LIMITS__{name.upper()}": str(value)

@@ -196,8 +196,8 @@ class Calls:
 
 
 def _may_run(body: Mapping[str, Any], verdict: str | None) -> bool:
-    if body["evaluated_permission"] == "allow":
-        return True
+    if body["evaluated_permission"] != "ask":
+        return body["evaluated_permission"] == "allow"
     return verdict is not None and msgspec.json.decode(verdict)["result"] == "allow"
 
 

@@ -9,8 +9,10 @@ import msgspec
 
 from corral.wire.gateway import CallOutcome, Tool
 
-RESULT_CHARACTERS: Final = 100_000
-"""Most text of one result (contract section 5.1)."""
+RESULT_CHARACTERS: Final = 2_000_000
+"""Most text of one result. Of more than 100,000 characters the model is shown a preview, and reads the rest
+in the session's log (contract section 5.1).
+"""
 DESCRIPTION_CHARACTERS: Final = 10_000
 """Most text of one tool's description."""
 TOOLS: Final = 1000

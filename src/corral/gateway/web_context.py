@@ -32,11 +32,14 @@ _CUTS: Final = ("](", "),", ");", "\\n", "\\")
 
 # The bodies that hold the host somewhere; what they hold is looked at here.
 _SHOWN: Final[LiteralString] = """
-select e.type, e.body::text as body, u.body::text as use from events e
+select e.type, e.body::text as body, u.body::text as use,
+    case when e.type = 'agent.tool_result' then e.private::text end as private from events e
 left join events u on u.session_id = e.session_id and u.id = e.resolves
     and u.type in ('agent.tool_use', 'agent.mcp_tool_use', 'agent.custom_tool_use')
 where e.session_id = %(session)s and e.seq < %(seq)s and e.type = any(%(types)s)
-    and (strpos(lower(e.body::text), %(host)s) > 0 or strpos(lower(e.body::text), %(wire_host)s) > 0)
+    and (strpos(lower(e.body::text), %(host)s) > 0 or strpos(lower(e.body::text), %(wire_host)s) > 0
+        or (e.type = 'agent.tool_result' and (strpos(lower(e.private::text), %(host)s) > 0
+            or strpos(lower(e.private::text), %(wire_host)s) > 0)))
 order by e.seq
 """
 
@@ -63,6 +66,10 @@ def _is_among(url: httpx2.URL, rows: Iterable[Mapping[str, Any]], settings: WebS
     for row in rows:
         use = "" if row["use"] is None else str(msgspec.json.decode(row["use"])["name"])
         body: dict[str, Any] = msgspec.json.decode(row["body"])
+        if row.get("private") is not None:
+            # What is shown in part has been brought as a whole.
+            whole = msgspec.json.decode(row["private"]).get("whole")
+            body = body if whole is None else {**body, "content": whole}
         source = _SOURCES[row["type"]]
         if source == "server_tool_results" and (use not in WEB_TOOLS or body.get("is_error")):
             continue

@@ -13,7 +13,14 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from corral.inference.provider import BlockStarted, ModelEvent, ModelFailed, ModelResponse, TextDelta
+from corral.inference.provider import (
+    BlockStarted,
+    ModelEvent,
+    ModelFailed,
+    ModelResponse,
+    TextDelta,
+    is_overflow,
+)
 
 _INCOMPLETE: Final = "incomplete_tool_use"
 _CALLS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
@@ -190,4 +197,10 @@ def _failure(error: dict[str, Any]) -> ModelFailed:
         return ModelFailed("overloaded", message, retryable=True)
     if kind == "rate_limit_error":
         return ModelFailed("rate_limited", message, retryable=True)
-    return ModelFailed("failed", message, retryable=kind not in _LASTING, refused=kind in _REFUSED)
+    return ModelFailed(
+        "failed",
+        message,
+        retryable=kind not in _LASTING,
+        refused=kind in _REFUSED,
+        overflow=is_overflow(f"{kind}: {message}"),
+    )

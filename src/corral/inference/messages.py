@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from corral.inference.assemble import Assembler, decoded
+from corral.inference.context_editing import CONTEXT_MANAGEMENT_BETA, context_management
 from corral.inference.provider import FailureKind, ModelEvent, ModelFailed, ModelRequest
+from corral.wire.model_table import PACKAGED, PROVIDERS, CapabilityTable, ProviderCapabilities
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -34,6 +36,8 @@ class MessagesProvider:
     """Any endpoint that speaks the Messages API: the Claude API itself, or a gateway.
 
     ``models`` translates Claude API ids into the endpoint's own; ids that it lacks go out as they are.
+    ``offers`` and ``capabilities`` say what may be asked of it and of each model; ``context_editing`` has it
+    leave old tool results out of long requests where that is offered.
     ``timeout`` bounds the silence between two bytes, in seconds, not the whole answer.
     """
 
@@ -45,14 +49,18 @@ class MessagesProvider:
         models: Mapping[str, str],
         max_tokens: int,
         timeout: float,
-        claude_api: bool,
+        offers: ProviderCapabilities = PROVIDERS["gateway"],
+        capabilities: CapabilityTable = PACKAGED,
+        context_editing: bool = False,
     ) -> None:
         self._base_url = base_url
         self._api_key = api_key
         self._models = dict(models)
         self._max_tokens = max_tokens
         self._timeout = timeout
-        self._claude_api = claude_api
+        self._offers = offers
+        self._capabilities = capabilities
+        self._context_editing = context_editing
         self._client: AsyncAnthropic | None = None
         self._importing = asyncio.Lock()
 
@@ -131,7 +139,7 @@ class MessagesProvider:
                     # Both always given: the environment's ANTHROPIC_* may well point at this very server.
                     api_key=self._api_key,
                     base_url=self._base_url,
-                    default_headers=None if self._claude_api else {"x-api-key": self._api_key},
+                    default_headers={"x-api-key": self._api_key} if self._offers.plain_key_header else None,
                     # Retries are the brain's: each is in the session's log.
                     max_retries=0,
                     timeout=self._timeout,
@@ -140,9 +148,12 @@ class MessagesProvider:
         return self._client
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
+        can = self._capabilities.of(request.model)
         body: dict[str, Any] = {
             "model": self._models.get(request.model, request.model),
-            "max_tokens": self._max_tokens,
+            "max_tokens": min(
+                self._max_tokens, request.max_tokens or self._max_tokens, can.max_output or self._max_tokens
+            ),
             "messages": request.messages,
             "stream": True,
         }
@@ -150,14 +161,27 @@ class MessagesProvider:
             body["system"] = request.system
         if request.tools:
             body["tools"] = request.tools
-        if self._claude_api and request.effort != _EFFORT_DEFAULT:
+        if request.tool_choice is not None and can.tool_choice:
+            body["tool_choice"] = request.tool_choice
+        if self._offers.effort and can.effort and request.effort != _EFFORT_DEFAULT:
             body["output_config"] = {"effort": request.effort}
+        if self._edits(request):
+            body["context_management"] = context_management(can)
         return body
 
     def _headers(self, request: ModelRequest) -> dict[str, str]:
-        if not self._claude_api or not request.session_id:
-            return {}
-        return {"anthropic-managed-agents-session-id": request.session_id}
+        headers: dict[str, str] = {}
+        if self._offers.session_header and request.session_id:
+            headers["anthropic-managed-agents-session-id"] = request.session_id
+        if self._edits(request):
+            headers["anthropic-beta"] = CONTEXT_MANAGEMENT_BETA
+        return headers
+
+    def _edits(self, request: ModelRequest) -> bool:
+        """Whether the provider is asked to leave old tool results out, where there may be any."""
+        can = self._capabilities.of(request.model)
+        offered = self._offers.context_editing and can.context_editing
+        return self._context_editing and offered and bool(request.tools)
 
 
 def _models_of(page: object) -> tuple[list[dict[str, Any]], str | None]:

@@ -16,6 +16,7 @@ import structlog
 from corral.inference.prices import ModelPrice, PriceTable, packaged_prices
 from corral.inference.provider import ModelFailed
 from corral.wire.model_info import LIFECYCLES, LINES, Lifecycle, Line, ModelInfo
+from corral.wire.model_table import PACKAGED, CapabilityTable
 from corral.wire.times import to_wire
 
 _FRESH_SECONDS: Final = 60.0
@@ -48,12 +49,14 @@ class ModelList:
         source: ModelSource | None = None,
         *,
         prices: PriceTable | None = None,
+        capabilities: CapabilityTable = PACKAGED,
         aliases: Iterable[str] = (),
         timeout: float = 5.0,
     ) -> None:
         """`aliases` are further ids that agents may name; `timeout` bounds the provider, in seconds."""
         self._source = source
         self._prices = prices or packaged_prices()
+        self._capabilities = capabilities
         self._aliases = tuple(aliases)
         self._timeout = timeout
         self._models: list[ModelInfo] = []
@@ -101,6 +104,7 @@ class ModelList:
 
     def _info(self, model_id: str, entry: Mapping[str, Any]) -> ModelInfo:
         price = self._prices.find(model_id)
+        known = self._capabilities.known(model_id)
         line = entry.get("line") or (price.line if price else None)
         capabilities = entry.get("capabilities")
         fallbacks = entry.get("allowed_fallback_models")
@@ -110,8 +114,8 @@ class ModelList:
             created_at=_text(entry, "created_at") or _released(price),
             lifecycle=_LIFECYCLES.get(str(entry.get("lifecycle")), "active"),
             line=_LINES.get(str(line)),
-            max_input_tokens=_count(entry, "max_input_tokens") or (price.context if price else None),
-            max_tokens=_count(entry, "max_tokens") or (price.max_output if price else None),
+            max_input_tokens=_count(entry, "max_input_tokens") or (known.context if known else None),
+            max_tokens=_count(entry, "max_tokens") or (known.max_output if known else None),
             deprecated_at=_text(entry, "deprecated_at"),
             retires_at=_text(entry, "retires_at"),
             capabilities=cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else None,

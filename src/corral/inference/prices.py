@@ -31,7 +31,7 @@ _DEFAULT_RATIOS: Final = {
 }
 _RATES: Final = ("input", "output", *_DEFAULT_RATIOS)
 _LARGEST_PRICE: Final = 1_000_000
-_FACTS: Final = ("name", "line", "released", "context", "max_output", "fast", "us", "long_prompt")
+_FACTS: Final = ("name", "line", "released", "fast", "us", "long_prompt")
 
 
 class PricesError(ValueError):
@@ -59,7 +59,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class ModelPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """One model's entry: its prices, and what a list of models shows of it (tokens, the day of release)."""
+    """One model's entry: its prices, and what a list of models shows of it."""
 
     rates: Rates
     long_prompt: Rates | None = None
@@ -69,8 +69,6 @@ class ModelPrice(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     line: str | None = None
     released: date | None = None
-    context: int | None = None
-    max_output: int | None = None
 
     def cost(self, usage: Mapping[str, int], *, speed: str | None, geography: str | None) -> int | None:
         """The cost of one request in nanodollars, rounded to the nearest; None if `speed` has no price."""
@@ -211,8 +209,6 @@ def _entry(model: str, given: Any) -> ModelPrice:
         name=None if fields.get("name") is None else str(fields["name"]),
         line=None if fields.get("line") is None else str(fields["line"]),
         released=released,
-        context=_count(f"{model}.context", fields.get("context")),
-        max_output=_count(f"{model}.max_output", fields.get("max_output")),
     )
 
 

@@ -1,7 +1,9 @@
 """The interface to whatever answers model requests (DESIGN section 3)."""
 
+import re
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Protocol
+from contextlib import aclosing
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -21,6 +23,10 @@ class ModelRequest(msgspec.Struct, frozen=True):
     effort: str = "high"
     speed: str = "standard"
     session_id: str = ""
+    tool_choice: dict[str, Any] | None = None
+    """Which tool must be called, in a request that is made for its structured answer."""
+    max_tokens: int | None = None
+    """The most that the answer may have; None leaves it to the provider's settings."""
 
 
 class BlockStarted(msgspec.Struct, frozen=True):
@@ -49,6 +55,19 @@ class ModelResponse(msgspec.Struct, frozen=True):
 
 ModelEvent = BlockStarted | TextDelta | ModelResponse
 
+_OVERFLOWS: Final = re.compile(
+    r"prompt is too long|exceed(?:s|ed)? (?:the )?context (?:limit|window|length)|maximum context length"
+    r"|context_length_exceeded|exceed_context_size|(?:exceeds|larger than) the available context"
+    r"|ContextWindowExceeded|model_context_window_exceeded",
+    re.IGNORECASE,
+)
+
+
+def is_overflow(message: str) -> bool:
+    """Whether an error's message says, in the words of one of many servers, that a request was too long."""
+    return _OVERFLOWS.search(message) is not None
+
+
 FailureKind = Literal["overloaded", "rate_limited", "failed", "billing"]
 
 
@@ -57,7 +76,8 @@ class ModelFailed(Exception):
 
     ``retryable`` says whether the same request may succeed later; ``retry_after`` is the provider's own wish
     in seconds. ``refused`` says that the request itself was found at fault, so that only another one can
-    succeed. The message is for the session's log and holds no secret.
+    succeed. ``overflow`` says that the request was too long for the model, which is read from the message
+    unless it is given. The message is for the session's log and holds no secret.
     """
 
     def __init__(
@@ -68,6 +88,7 @@ class ModelFailed(Exception):
         retryable: bool,
         retry_after: float | None = None,
         refused: bool = False,
+        overflow: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
@@ -75,6 +96,7 @@ class ModelFailed(Exception):
         self.retryable = retryable
         self.retry_after = retry_after
         self.refused = refused
+        self.overflow = is_overflow(message) if overflow is None else overflow
 
 
 class InferenceProvider(Protocol):
@@ -87,3 +109,12 @@ class InferenceProvider(Protocol):
             ModelFailed: there is no answer, wherever in the stream it went wrong.
         """
         ...
+
+
+async def answer_of(provider: InferenceProvider, request: ModelRequest) -> ModelResponse:
+    """The whole answer to one request. Raises `ModelFailed` if there is none."""
+    async with aclosing(provider.stream(request)) as events:
+        async for event in events:
+            if isinstance(event, ModelResponse):
+                return event
+    raise ModelFailed("failed", "the provider's stream ended without an answer", retryable=True)

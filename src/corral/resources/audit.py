@@ -1,8 +1,9 @@
-"""The audit trail: who changed what, and when.
+"""The audit trail: who changed what, and when; and what policy said of each tool call.
 
 A record is written before the change is carried out, and completed afterwards with its outcome: so nothing is
 changed without a record, whenever the process dies. It names the caller's credential by its id and the things
-that were changed by theirs; it never holds what was sent.
+that were changed by theirs; it never holds what was sent. Decisions on tool calls are written with the call
+itself (`corral.session.commit`), in one statement.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
-from msgspec import Struct, convert
+from msgspec import UNSET, Struct, UnsetType, convert
+from psycopg.rows import DictRow
 
 from corral.resources import listing
 from corral.store.database import Database
@@ -20,11 +22,43 @@ from corral.wire.pagination import Listing, Page
 LIST: Final = "audit"
 """Kind of the list's cursors."""
 
-ActorKind: TypeAlias = Literal["api", "command"]
+ActorKind: TypeAlias = Literal["api", "command", "policy"]
+RECORDED: Final[tuple[ActorKind, ...]] = ("api", "command", "policy")
+
+
+class GateRecord(Struct, frozen=True):
+    """What the operator's policy said; without a `rule` it was the default."""
+
+    effect: str
+    rule: str | None
+    policy: str
+
+
+class JudgeRecord(Struct, frozen=True, kw_only=True):
+    """What the judge said; a `failure` says why there was no judgement."""
+
+    permission: str
+    reason: str
+    failure: str | None
+    model: str
+    prompt: int
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """A decision on a tool call: what became of it, and what the policies said that led to it."""
+
+    tool: str
+    permission: str
+    agent_policy: str | None
+    gate: GateRecord | None = None
+    judge: JudgeRecord | None = None
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True):
-    """One administrative act. ``status`` is the HTTP status it ended with, None where unknown."""
+    """One administrative act, or a decision on a tool call (of kind ``policy``, which has a ``decision``).
+
+    ``status`` is the HTTP status that an act ended with, None where unknown.
+    """
 
     type: Literal["audit_record"] = "audit_record"
     id: str
@@ -35,6 +69,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
     objects: list[str]
     request_id: str | None
     status: int | None
+    decision: Decision | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +80,7 @@ class Narrowing:
     object_id: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    actor_kinds: Sequence[str] | None = None
 
 
 class AuditTrail:
@@ -84,9 +120,11 @@ class AuditTrail:
         """Records, newest first."""
         moment, last = listing.start(page.after)
         rows = await self._database.fetch(
-            "select id, created_at, actor_kind, actor_id, action, objects, request_id, status from audit"
+            "select id, created_at, actor_kind, actor_id, action, objects, request_id, status, decision"
+            " from audit"
             " where (%(actor)s::text is null or actor_id = %(actor)s)"
             " and (%(object)s::text is null or objects @> array[%(object)s::text])"
+            " and (%(kinds)s::text[] is null or actor_kind = any(%(kinds)s))"
             " and (%(since)s::timestamptz is null or created_at >= %(since)s)"
             " and (%(until)s::timestamptz is null or created_at <= %(until)s)"
             " and (%(moment)s::timestamptz is null or (created_at, id) < (%(moment)s, %(last)s))"
@@ -94,6 +132,7 @@ class AuditTrail:
             {
                 "actor": narrow.actor_id,
                 "object": narrow.object_id,
+                "kinds": None if narrow.actor_kinds is None else list(narrow.actor_kinds),
                 "since": narrow.since,
                 "until": narrow.until,
                 "moment": moment,
@@ -102,10 +141,14 @@ class AuditTrail:
             },
         )
         kept, next_page = listing.split(rows, page, LIST)
-        return Listing(data=[convert(row, AuditRecord) for row in kept], next_page=next_page)
+        return Listing(data=[_record(row) for row in kept], next_page=next_page)
 
     async def prune(self) -> None:
         """Remove the records that are older than they are to be kept."""
         await self._database.execute(
             "delete from audit where created_at < now() - make_interval(days => %s)", (self._keep_days,)
         )
+
+
+def _record(row: DictRow) -> AuditRecord:
+    return convert({name: value for name, value in row.items() if name != "decision" or value}, AuditRecord)

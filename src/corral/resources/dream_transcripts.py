@@ -1,10 +1,11 @@
 """Past sessions as a dream's agent reads them: entries of plain text, a bounded part at a time."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
+from corral.session.in_words import SPEAKERS, entry_text, shortened
 from corral.store.database import Connection
 from corral.wire.times import to_wire
 
@@ -15,24 +16,6 @@ ENTRY: Final = 2_000
 WHOLE: Final = 60_000
 """Characters of an entry that is asked for by itself."""
 _PAGE: Final = 200
-
-_SAID: Final = {
-    "user.message": "user",
-    "system.message": "system",
-    "agent.message": "agent",
-    "agent.tool_use": "agent calls",
-    "agent.mcp_tool_use": "agent calls",
-    "agent.custom_tool_use": "agent calls",
-    "agent.tool_result": "result",
-    "agent.mcp_tool_result": "result",
-    "user.tool_result": "result",
-    "user.custom_tool_result": "result",
-    "user.tool_confirmation": "user decides",
-    "user.interrupt": "user interrupts",
-    "user.define_outcome": "user wants",
-    "session.error": "error",
-}
-"""The events that a transcript has, and how it heads them."""
 
 
 async def list_sessions(connection: Connection, session_ids: Sequence[str]) -> str:
@@ -57,7 +40,7 @@ async def read_part(connection: Connection, session_id: str, after: int) -> str:
     while size < PART:
         rows = await _rows(connection, session_id, after, _PAGE)
         for seq, kind, body in rows:
-            entry = f"[{seq}] {_shortened(entry_text(kind, body), ENTRY)}"
+            entry = f"[{seq}] {shortened(entry_text(kind, body), ENTRY)}"
             parts.append(entry)
             size += len(entry)
             after = seq
@@ -72,41 +55,8 @@ async def read_entry(connection: Connection, session_id: str, seq: int) -> str |
     """One entry, whole; None if there is none with this number."""
     for found, kind, body in await _rows(connection, session_id, seq - 1, 1):
         if found == seq:
-            return f"[{seq}] {_shortened(entry_text(kind, body), WHOLE)}"
+            return f"[{seq}] {shortened(entry_text(kind, body), WHOLE)}"
     return None
-
-
-def entry_text(kind: str, body: Mapping[str, Any]) -> str:
-    """An event in words."""
-    head = _SAID[kind]
-    match kind:
-        case "agent.tool_use" | "agent.mcp_tool_use" | "agent.custom_tool_use":
-            return f"{head} {body['name']}: {msgspec.json.encode(body.get('input')).decode()}"
-        case "user.tool_confirmation":
-            reason = f" ({body['deny_message']})" if body.get("deny_message") else ""
-            return f"{head}: {body['result']}{reason}"
-        case "session.error":
-            return f"{head}: {body['error']['message']}"
-        case "user.define_outcome":
-            return f"{head}: {body.get('description') or ''}"
-        case "user.interrupt":
-            return head
-        case _:
-            failed = " (failed)" if body.get("is_error") else ""
-            return f"{head}{failed}: {_content(body.get('content'))}"
-
-
-def _content(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    blocks = cast("list[dict[str, Any]]", content or [])
-    return "\n".join(block["text"] if block["type"] == "text" else f"[{block['type']}]" for block in blocks)
-
-
-def _shortened(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    return f"{text[:most]} … ({len(text) - most} more characters)"
 
 
 async def _rows(
@@ -115,6 +65,6 @@ async def _rows(
     cursor = await connection.execute(
         "select seq, type, body::text as body from events where session_id = %s and seq > %s"
         " and type = any(%s) order by seq limit %s",
-        (session_id, after, list(_SAID), limit),
+        (session_id, after, list(SPEAKERS), limit),
     )
     return [(row["seq"], row["type"], msgspec.json.decode(row["body"])) for row in await cursor.fetchall()]

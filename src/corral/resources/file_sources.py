@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 from msgspec import structs
+from psycopg.rows import DictRow
 
 from corral.resources.files import Files, refuse_expired
 from corral.wire.content import DocumentBlock, FileSource, ImageBlock, MessageBlock, ResultBlock
@@ -23,6 +24,7 @@ from corral.wire.events import (
     UserMessage,
     UserToolResult,
 )
+from corral.wire.files import SessionOutput
 from corral.wire.media import IMAGE_BASE64_BYTES, check_image
 
 DOCUMENT_BYTES: Final = 20 * 1024 * 1024
@@ -95,6 +97,29 @@ class FileSources:
             _log.error("the bytes of a file are missing from the blob store", file_id=file_id)
             return None
 
+    async def outputs(self, session_id: str, most: int) -> tuple[list[SessionOutput], int]:
+        """The first `most` of a session's outputs in the order of their paths, and how many there are."""
+        rows = await self._files.output_rows(session_id, most)
+        return [_output(row) for row in rows], rows[0]["total"] if rows else 0
+
+    async def output(self, session_id: str, path: str) -> SessionOutput | None:
+        """The output of a session at a path; None if there is none."""
+        rows = await self._files.output_rows(session_id, 1, path)
+        return _output(rows[0]) if rows else None
+
+    async def beginning(self, file_id: str, most: int) -> bytes | None:
+        """Up to `most` bytes of a file, from its beginning; None if they are no longer to be had.
+
+        Raises:
+            Overloaded: the blob store does not answer.
+        """
+        try:
+            row = await self._files.row(file_id)
+            refuse_expired(row)
+            return await self._files.blobs.read(row["blob_id"], most)
+        except (NotFound, FileNotFoundError):
+            return None
+
     async def _check(
         self, block: ImageBlock | DocumentBlock, file_id: str, where: str, session_id: str | None
     ) -> None:
@@ -120,6 +145,10 @@ class FileSources:
             _check_text(await self._files.blobs.read(row["blob_id"], DOCUMENT_BYTES), where)
         else:
             raise InvalidRequest(f"{where}: a document must be a PDF or text, and the file is {mime}")
+
+
+def _output(row: DictRow) -> SessionOutput:
+    return SessionOutput(row["output_path"], row["id"], row["mime_type"], row["size_bytes"])
 
 
 def _check_text(content: bytes, where: str) -> None:

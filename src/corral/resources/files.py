@@ -84,6 +84,16 @@ class Files:
             raise not_found(file_id)
         return row
 
+    async def output_rows(self, session_id: str, most: int, path: str | None = None) -> list[DictRow]:
+        """What a session has put out, in the order of paths, each with the total; only `path` if given."""
+        return await self._database.fetch(
+            "select " + COLUMNS + ", f.output_path, count(*) over () as total from files f"
+            " where f.session_id = %s and f.output_path is not null"
+            " and (%s::text is null or f.output_path = %s)"
+            " order by f.output_path limit %s",
+            (session_id, path, path, most),
+        )
+
     async def beyond(
         self, file_id: str, *, older: bool, limit: int, scope_id: str | None
     ) -> tuple[list[File], bool]:

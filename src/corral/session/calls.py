@@ -38,6 +38,8 @@ class Call(msgspec.Struct, frozen=True):
     deny_message: str | None = None
     server_name: str | None = None
     """The MCP server, of a call that goes to one."""
+    told: str | None = None
+    """What the model is told of a call that the operator's policy refuses."""
 
     @property
     def denied(self) -> bool:

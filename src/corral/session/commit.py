@@ -30,6 +30,10 @@ class NewInput(msgspec.Struct, frozen=True):
     thread_id: str
     body: Body
 
+    def body_text(self) -> str:
+        """The stored JSON: id and type first, then the body's own fields."""
+        return msgspec.json.encode({"id": self.id, "type": self.type, **self.body}).decode()
+
 
 class Wake(msgspec.Struct, frozen=True):
     """What becomes of the session's row in the wake queue.
@@ -56,6 +60,18 @@ class ThreadRow(msgspec.Struct, frozen=True):
     """Since when it runs."""
 
 
+class DecisionRow(msgspec.Struct, frozen=True):
+    """A decision on a tool call, for the audit trail."""
+
+    id: str
+    actor: str
+    """The policy file, or `judge`."""
+    action: str
+    objects: tuple[str, ...]
+    """The ids of what it is about."""
+    record: Body
+
+
 class Commit(msgspec.Struct, frozen=True):
     """Events to append and what goes with them, all or nothing."""
 
@@ -70,11 +86,13 @@ class Commit(msgspec.Struct, frozen=True):
     wake: Wake | None = None
     threads: tuple[ThreadRow, ...] = ()
     """What becomes of the rows of its threads."""
+    decisions: tuple[DecisionRow, ...] = ()
+    """The decisions that its events keep, as the audit trail has them."""
 
     @property
     def weight(self) -> int:
         """Rows that the commit writes, for sizing a group."""
-        return len(self.events) + len(self.inputs) + 1
+        return len(self.events) + len(self.inputs) + len(self.decisions) + 1
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -88,6 +88,17 @@ thread_rows as (
         updated_at = excluded.updated_at
 ),
 -- threads]
+-- [decisions
+decision_rows as (
+    insert into audit (id, created_at, actor_kind, actor_id, action, objects, decision)
+    select d.id, ok.at, 'policy', d.actor, d.action, string_to_array(d.objects, ' '), d.record::json
+    from unnest(
+        string_to_array(%(d_session)s, chr(31), ''), string_to_array(%(d_id)s, chr(31), ''), string_to_array(%(d_actor)s, chr(31), ''),
+        %(d_action)b::text[], %(d_objects)b::text[], %(d_record)b::text[]
+    ) as d (session_id, id, actor, action, objects, record)
+    join ok on ok.session_id = d.session_id
+),
+-- decisions]
 -- [inputs
 taken as (
     delete from inputs i

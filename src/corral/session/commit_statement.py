@@ -7,7 +7,7 @@ from typing import Any, Final, LiteralString, Protocol, cast
 
 import msgspec
 
-from corral.session.commit import Commit, ThreadRow
+from corral.session.commit import Commit, DecisionRow, ThreadRow
 
 _SOURCE: Final = resources.files("corral.session").joinpath("commit.sql").read_text("utf-8")
 
@@ -34,7 +34,7 @@ def _without(part: str, source: str) -> str:
     return kept
 
 
-_PARTS: Final = ("inputs", "wakes", "threads")
+_PARTS: Final = ("inputs", "wakes", "threads", "decisions")
 
 
 def _variant(has: tuple[bool, ...]) -> LiteralString:
@@ -54,6 +54,7 @@ _TEXT: Final = frozenset(
         *("e_session", "e_id", "e_thread", "e_type", "e_resolves"),
         *("t_session", "t_id", "i_session", "i_id", "i_thread", "i_type"),
         *("r_session", "r_id", "r_status", "r_parent", "r_since"),
+        *("d_session", "d_id", "d_actor"),
     )
 )
 """Columns of ids and names, sent as one text each: they hold no control characters and are never empty."""
@@ -67,6 +68,7 @@ _SESSION: Final = "session_id epoch seq last_input n_events n_inputs status usag
 _EVENT: Final = "e_session e_n e_id e_thread e_type e_body e_private e_resolves"
 _TAKEN: Final = "t_session t_id"
 _INPUT: Final = "i_session i_n i_id i_thread i_type i_body"
+_DECISION: Final = "d_session d_id d_actor d_action d_objects d_record"
 _THREAD: Final = "r_session r_id r_status r_parent r_agent r_usage r_since"
 
 
@@ -78,6 +80,7 @@ def statement(group: Iterable[Prepared]) -> tuple[LiteralString, dict[str, Any]]
     inputs: list[tuple[Any, ...]] = []
     threads: list[tuple[Any, ...]] = []
     crossposted: list[int] = []
+    decisions: list[tuple[Any, ...]] = []
     for prepared in group:
         commit = prepared.commit
         session = commit.session_id
@@ -87,9 +90,9 @@ def statement(group: Iterable[Prepared]) -> tuple[LiteralString, dict[str, Any]]
             crossposted.append(event.crossposted)
         taken.extend((session, input_id) for input_id in commit.take)
         for n, new in enumerate(commit.inputs, 1):
-            body = msgspec.json.encode({"id": new.id, "type": new.type, **new.body}).decode()
-            inputs.append((session, n, new.id, new.thread_id, new.type, body))
+            inputs.append((session, n, new.id, new.thread_id, new.type, new.body_text()))
         threads.extend(_thread(session, row) for row in commit.threads)
+        decisions.extend(_decision(session, row) for row in commit.decisions)
     wakes = any(row[-2] is not None for row in sessions)
     columns = _columns(_SESSION, sessions) | _columns(_EVENT, events)
     if taken or inputs:
@@ -98,7 +101,14 @@ def statement(group: Iterable[Prepared]) -> tuple[LiteralString, dict[str, Any]]
     if beside:
         columns |= _columns(_THREAD, threads)
         columns["e_crossposted"] = _encoded("e_crossposted", tuple(crossposted))
-    return _VARIANTS[bool(taken or inputs), wakes, beside], columns
+    if decisions:
+        columns |= _columns(_DECISION, decisions)
+    return _VARIANTS[bool(taken or inputs), wakes, beside, bool(decisions)], columns
+
+
+def _decision(session: str, row: DecisionRow) -> tuple[Any, ...]:
+    record = msgspec.json.encode(row.record).decode()
+    return session, row.id, row.actor, row.action, " ".join(row.objects), record
 
 
 def _thread(session: str, row: ThreadRow) -> tuple[Any, ...]:

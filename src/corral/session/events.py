@@ -6,7 +6,7 @@ Bodies are the wire form without ``processed_at``, which the database stamps; it
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,11 @@ from corral.wire.ids import new_id
 from corral.wire.times import to_wire
 
 Body = Mapping[str, Any]
+
+ASKS: Final = "asks"
+"""In the private part of an event with which another request to a model begins, one without such a span."""
+ASKED: Final = "asked"
+"""In that of an event with which it has ended."""
 
 
 class NewEvent(msgspec.Struct, frozen=True):

@@ -1,45 +1,42 @@
 """Following a session: its events as they come, for one reader (contract section 10.10).
 
-Events are read from the log, so one is listable before it is streamed and none is lost or doubled; the bus
-says when to read, and brings the previews. No database connection is held while waiting.
+An event is in the log, and listable, before it is streamed, and none is lost or doubled. The bus brings the
+commits of this process, which are taken where they go on exactly where the stream is; it says when to read
+what others have written; and it brings the previews. No database connection is held while waiting.
 """
 
-from collections.abc import AsyncGenerator, Collection
-from typing import Final, LiteralString
+from collections.abc import AsyncGenerator, Collection, Sequence
+from typing import Final
 
 import msgspec
 from psycopg.rows import DictRow
 
 from corral.bus.hub import Bus, Preview, Subscription, session_topic
+from corral.bus.landed import Landed
 from corral.session.crossposting import EVERYBODY, OWN_THREAD, WORKERS
-from corral.session.listing import foreign, stamped
 from corral.session.shared_reads import SharedReads
 from corral.session.shown import not_found, thread_not_found
+from corral.session.stream_pages import (
+    NEXT,
+    WAITING,
+    StreamPage,
+    View,
+    frame,
+    landed_in,
+    news_in,
+    next_parameters,
+    waiting_in,
+)
 from corral.store.database import Database
 from corral.wire.ids import new_id
 from corral.wire.times import to_wire
 
 PING_SECONDS: Final = 15.0
 """Silence after which a ping is sent, and the log read in case a notification was lost."""
-_PAGE: Final = 200
-_PAGE_BYTES: Final = 1024 * 1024
-"""What a stream whose client does not read holds of the log, at most, beside one event."""
 _PREVIEWED: Final = 64
 """Events whose previews are under way in one stream, at most; of more, the oldest show no further piece."""
-
-# A page is bounded in number and in bytes, which are known without reading the bodies.
-_NEXT: Final[LiteralString] = """
-select seq, id, type, thread_id, body::text as body, processed_at, %s::text as viewer from (
-    select *, sum(octet_length(body::text)) over (order by seq) - octet_length(body::text) as bytes_before
-    from (
-        select * from events where session_id = %s and seq > %s and seq <= %s
-            and (thread_id = %s or crossposted between 1 and %s or type = 'session.status_terminated')
-        order by seq limit %s
-    ) as next
-) as measured
-where bytes_before < %s order by seq
-"""
-_THREAD_ENDED: Final = "session.thread_status_terminated"
+_TOGETHER_BYTES: Final = 16 * 1024
+"""Previews that wait are sent together, up to about so much."""
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -48,17 +45,6 @@ class _Row(msgspec.Struct, frozen=True):
     last_seq: int
     last_input: int
     status: str
-
-
-class _Told(msgspec.Struct, frozen=True):
-    """One event, ready to send; the same for all who follow."""
-
-    seq: int
-    id: str
-    type: str
-    own: bool
-    """Whether it is the thread's own whose stream it is."""
-    frame: bytes
 
 
 class Following:
@@ -87,7 +73,8 @@ class Following:
         11.4), to a `worker` the calls of all. `deltas` are the event types whose previews are wanted. Raises
         `NotFound` before the first piece if there is no such session or thread.
         """
-        async with self._bus.subscribe(session_topic(session_id), previews=bool(deltas)) as subscription:
+        topic = session_topic(session_id)
+        async with self._bus.subscribe(topic, previews=bool(deltas), commits=True) as subscription:
             row = await self._row(session_id)
             if row is None:
                 raise not_found(session_id)
@@ -98,7 +85,7 @@ class Following:
             yield b""
             if "terminated" in (row.status, status):
                 return  # nothing more can come, so nobody is kept waiting for it
-            view = _View(thread_id or row.primary, shown)
+            view = View(thread_id or row.primary, shown)
             reader = _Reader(self._database, self._reads, session_id, row, view, deltas)
             async for frame in self._frames(reader, subscription, ping_seconds):
                 yield frame
@@ -109,25 +96,37 @@ class Following:
         while not reader.ended:
             arrived = await subscription.wait(ping_seconds)
             poked, previews = subscription.take()
-            if poked or not arrived:
-                async for frame in reader.news(await self._row(reader.session_id)):
+            taken, handed = reader.take_in(subscription.take_commits())
+            if handed:
+                yield handed
+            if poked or not taken or not arrived:
+                async for frame in reader.news():
                     yield frame
+            together = bytearray()
             for preview in previews:
                 if preview.after_seq > reader.seq:
-                    async for frame in reader.news(await self._row(reader.session_id)):
+                    if together:
+                        yield bytes(together)
+                        together.clear()
+                    async for frame in reader.news():
                         yield frame
                 if reader.wants(preview):
-                    yield preview.frame
+                    together += preview.frame
+                    if len(together) >= _TOGETHER_BYTES:
+                        yield bytes(together)
+                        together.clear()
+            if together:
+                yield bytes(together)
             if not arrived and not reader.ended:
                 yield _PING
 
     async def _row(self, session_id: str) -> _Row | None:
-        rows = await self._reads.fetch(
+        return await self._reads.fetch(
             "select primary_thread_id, last_seq, last_input, status from sessions where id = %s",
             (session_id,),
+            _Row,
             _row,
         )
-        return rows[0] if rows else None
 
     async def _thread_status(self, session_id: str, thread_id: str) -> str:
         row = await self._database.fetch_one(
@@ -136,13 +135,6 @@ class Following:
         if row is None:
             raise thread_not_found(thread_id)
         return str(row["status"])
-
-
-class _View(msgspec.Struct, frozen=True):
-    """Whose stream it is, and up to which mark it holds events of other threads."""
-
-    thread_id: str
-    shown: int
 
 
 class _Reader:
@@ -154,7 +146,7 @@ class _Reader:
         reads: SharedReads,
         session_id: str,
         row: _Row,
-        view: _View,
+        view: View,
         deltas: Collection[str],
     ) -> None:
         self._database = database
@@ -171,52 +163,61 @@ class _Reader:
         self._previewed: dict[str, int] = {}
         """How many pieces of each event have been shown."""
 
-    async def news(self, row: _Row | None) -> AsyncGenerator[bytes]:
-        """Frames of what has come since: waiting inputs first announced, then events."""
-        if row is None:
-            self.ended = True
-            yield frame("session.deleted", await self._deleted())
-            return
-        viewer = self._view.thread_id
-        if row.last_input > self._input:
-            waiting = await self._reads.fetch(
-                "select type, thread_id, body::text as body, %s::text as viewer from inputs"
-                " where session_id = %s and position > %s and position <= %s and (thread_id = %s or %s > 0)"
-                " order by position",
-                (viewer, self.session_id, self._input, row.last_input, viewer, self._view.shown),
-                _announced,
-            )
-            self._input = row.last_input
-            if waiting:
-                yield b"".join(waiting)
-        while row.last_seq > self.seq:
-            page = await self._page(row.last_seq)
-            if page:
-                yield page
+    def take_in(self, commits: Sequence[Landed]) -> tuple[bool, bytes]:
+        """The frames of commits that were handed over, as far as they go on exactly where this stream is.
+
+        The first value is False if one does not: something came between, which has to be read.
+        """
+        frames: list[bytes] = []
+        for landed in commits:
             if self.ended:
+                break
+            if landed.seq <= self.seq and landed.last_input <= self._input:
+                continue  # it has been read
+            if landed.base != self.seq or landed.input_base != self._input:
+                return False, b"".join(frames)
+            announced, page = landed_in(self._view, landed)
+            self._input = landed.last_input
+            frames += (announced, page.frames) if announced else (page.frames,)
+            self._pass(page)
+        return True, frames[0] if len(frames) == 1 else b"".join(frames)
+
+    async def news(self) -> AsyncGenerator[bytes]:
+        """Frames of what has come since: waiting inputs first announced, then events."""
+        while not self.ended:
+            news = await self._reads.fetch(
+                NEXT,
+                next_parameters(self.session_id, self._view, self.seq),
+                self._view,
+                news_in(self._view),
+            )
+            if news is None:
+                self.ended = True
+                yield frame("session.deleted", await self._deleted())
+                return
+            if news.last_input > self._input:
+                waiting = await self._reads.fetch(
+                    WAITING,
+                    (self.session_id, self._input, news.last_input, *self._view),
+                    self._view,
+                    waiting_in(self._view),
+                )
+                self._input = news.last_input
+                if waiting:
+                    yield waiting
+            self._pass(news.page)
+            if news.page.frames:
+                yield news.page.frames
+            if self.seq >= news.last_seq:
                 return
 
-    async def _page(self, last_seq: int) -> bytes:
-        """The frames of the next events, so that nothing else of them is held while they are sent."""
-        frames: list[bytes] = []
-        view = self._view
-        viewer = view.thread_id
-        page = (viewer, self.session_id, self.seq, last_seq, viewer, view.shown, _PAGE, _PAGE_BYTES)
-        told = await self._reads.fetch(_NEXT, page, _told)
-        if not told:
-            self.seq = last_seq
-        for event in told:
-            self.seq = event.seq
-            if event.own:
-                self._own_seq = self.seq
-            self._previewed.pop(event.id, None)
-            ends = event.type == "session.status_terminated"
-            if not ends or view.shown:
-                frames.append(event.frame)
-            if ends or (view.shown == OWN_THREAD and event.type == _THREAD_ENDED):
-                self.ended = True
-                break
-        return b"".join(frames)
+    def _pass(self, page: StreamPage) -> None:
+        self.seq = page.seq
+        self._own_seq = page.own_seq or self._own_seq
+        self.ended = page.ended
+        if self._previewed:
+            for event_id in page.ids:
+                self._previewed.pop(event_id, None)
 
     async def _deleted(self) -> bytes:
         row = await self._database.fetch_one("select clock_timestamp() as at")
@@ -244,19 +245,7 @@ class _Reader:
         return True
 
 
-def _row(row: DictRow) -> _Row:
-    return _Row(row["primary_thread_id"], row["last_seq"], row["last_input"], row["status"])
-
-
-def _announced(row: DictRow) -> bytes:
-    return frame(row["type"], stamped(row["body"], None, foreign(row, row["viewer"])))
-
-
-def _told(row: DictRow) -> _Told:
-    shown = frame(row["type"], stamped(row["body"], row["processed_at"], foreign(row, row["viewer"])))
-    return _Told(row["seq"], row["id"], row["type"], row["thread_id"] == row["viewer"], shown)
-
-
-def frame(event_type: str, data: bytes) -> bytes:
-    """One server-sent event."""
-    return b"event: " + event_type.encode() + b"\ndata: " + data + b"\n\n"
+def _row(rows: Sequence[DictRow]) -> _Row | None:
+    for row in rows:
+        return _Row(row["primary_thread_id"], row["last_seq"], row["last_input"], row["status"])
+    return None

@@ -23,33 +23,37 @@ class SharedReads:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._joined: dict[Hashable, list[asyncio.Future[Sequence[Any]]]] = {}
+        self._joined: dict[Hashable, list[asyncio.Future[Any]]] = {}
         """Who waits for a read that has not begun, beside the one who makes it."""
 
     async def fetch(
-        self, query: LiteralString, params: tuple[Hashable, ...], shape: Callable[[DictRow], T]
-    ) -> Sequence[T]:
-        """All rows of one statement, each in the shape that `shape` gives it; the sequence is shared.
+        self,
+        query: LiteralString,
+        params: tuple[Hashable, ...],
+        asked: Hashable,
+        shape: Callable[[Sequence[DictRow]], T],
+    ) -> T:
+        """The rows of one statement, in the shape that `shape` gives them once for all.
 
-        Raises what `Database.fetch` and `shape` raise.
+        `asked` names the shape: whoever asks for the same rows in the same one shares it. Raises what
+        `Database.fetch` and `shape` raise.
         """
-        # What a row is shaped into is part of what is asked for.
-        asked = (query, params, shape)
-        while (joined := self._joined.get(asked)) is not None:
-            mine: asyncio.Future[Sequence[T]] = asyncio.get_running_loop().create_future()
+        key = (query, params, asked)
+        while (joined := self._joined.get(key)) is not None:
+            mine: asyncio.Future[T] = asyncio.get_running_loop().create_future()
             joined.append(mine)
             try:
                 return await mine
             except _Abandoned:
                 continue
-        joined = self._joined[asked] = []
+        joined = self._joined[key] = []
         try:
             try:
                 # All who were woken together have their turn in this round, and join.
                 await asyncio.sleep(0)
             finally:
-                del self._joined[asked]
-            rows = [shape(row) for row in await self._database.fetch(query, params)]
+                del self._joined[key]
+            made = shape(await self._database.fetch(query, params))
         except BaseException as error:
             for waiting in joined:
                 if not waiting.done():
@@ -57,5 +61,5 @@ class SharedReads:
             raise
         for waiting in joined:
             if not waiting.done():
-                waiting.set_result(rows)
-        return rows
+                waiting.set_result(made)
+        return made

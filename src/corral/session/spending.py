@@ -35,8 +35,11 @@ from sessions s, lateral (
     select coalesce(sum((readable(e.private) #>> '{usage,cost_nanodollars}')::numeric), 0) as cost,
         coalesce(sum((readable(e.private) #>> '{usage,unpriced_requests}')::numeric), 0) as unpriced
     from events e where e.session_id = s.id
-        -- The result of a web tool has what its search cost.
-        and e.type in ('span.model_request_end', 'agent.tool_result') and e.private is not null
+        -- The result of a web tool has what its search cost, and so have the steps of an evaluation.
+        and e.type in (
+            'span.model_request_end', 'agent.tool_result',
+            'span.outcome_evaluation_ongoing', 'span.outcome_evaluation_end'
+        ) and e.private is not null
 ) spent
 where s.id = %s
 """

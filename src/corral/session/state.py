@@ -13,16 +13,8 @@ import msgspec
 
 from corral.session import thread_state
 from corral.session.events import Event, Input, NewEvent
+from corral.session.outcome_state import OUTCOME_PREFIXES, Outcome, fold_outcome
 from corral.session.thread_state import Status, ThreadState, Usage, fold_thread
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """The outcome that is worked on."""
-
-    id: str
-    iteration: int = 0
-    fresh: bool = True
-    """True until a model request has shown it to the model."""
 
 
 class SessionState(msgspec.Struct, frozen=True):
@@ -111,12 +103,12 @@ def _threads(state: SessionState, event: Event) -> dict[str, ThreadState] | None
         case "session.status_terminated":
             lead = {event.thread_id: state.thread(event.thread_id)}
             ended = {**lead, **state.threads}
-            return {name: fold_thread(one, event, fresh=False) for name, one in ended.items()}
+            return {name: fold_thread(one, event) for name, one in ended.items()}
         case _:
             pass
     before = state.thread(event.thread_id)
-    fresh = before.parent is None and state.outcome is not None and state.outcome.fresh
-    after = fold_thread(before, event, fresh=fresh)
+    outcome = None if before.parent is not None else state.outcome
+    after = fold_thread(before, event, awaits=None if outcome is None else outcome.fresh)
     threads = None if after is before else {**state.threads, event.thread_id: after}
     if event.type == "user.interrupt" and event.body.get("session_thread_id") is None:
         threads = _all_interrupted(threads or state.threads, event.thread_id)
@@ -133,10 +125,11 @@ def _all_interrupted(threads: Mapping[str, ThreadState], but: str) -> dict[str, 
 
 def _changes(state: SessionState, event: Event, primary: str) -> dict[str, Any]:
     match event.type:
-        case "user.define_outcome":
-            return {"outcome": Outcome(event.body["outcome_id"])}
-        case "span.outcome_evaluation_end":
-            return {"outcome": _judged(state.outcome, event)}
+        case kind if kind.startswith(OUTCOME_PREFIXES):
+            used = state.usage.plus((event.private or {}).get("usage") or {})
+            return {"outcome": fold_outcome(state.outcome, event), "usage": used}
+        case "span.model_request_start" if (event.private or {}).get("purpose") == thread_state.COMPACTION:
+            return {}
         case "span.model_request_start" if event.thread_id == primary and state.outcome is not None:
             return {"outcome": msgspec.structs.replace(state.outcome, fresh=False)}
         case "span.model_request_end" | "agent.tool_result":
@@ -174,11 +167,6 @@ STATUSES: Final[Mapping[str, Status]] = {
     "terminated": "terminated",
 }
 """The statuses by the ends of the event types that tell of them."""
-
-
-def _judged(outcome: Outcome | None, event: Event) -> Outcome | None:
-    goes_on = event.body["result"] == "needs_revision"
-    return Outcome(outcome.id, event.body["iteration"] + 1, fresh=False) if outcome and goes_on else None
 
 
 def _stopped_running(state: SessionState, event: Event) -> dict[str, Any]:

@@ -67,6 +67,12 @@ class ThreadState(msgspec.Struct, frozen=True):
     """Model requests completed in this turn."""
     truncations: int = 0
     """Responses in a row that were cut off at the output limit."""
+    context: int = 0
+    """Tokens of the last request and its answer, as the provider counts them; 0 where they are not known."""
+    overflowed: bool = False
+    """True from a request that was too long for the model until the context has been compacted."""
+    compactions: int = 0
+    """Compactions in a row, without an answer of the model's between them."""
     usage: Usage = Usage()
     running_since: datetime | None = None
     active: int = 0
@@ -97,13 +103,16 @@ def active_micros(since: datetime | None, before: int, now: datetime) -> int:
     return before if since is None else before + max(0, (now - since) // timedelta(microseconds=1))
 
 
-def fold_thread(state: ThreadState, event: Event, *, fresh: bool) -> ThreadState:
-    """The thread's state after an event of it. `fresh`: an outcome has come in that no turn has seen yet."""
-    changes = _changes(state, event, fresh)
+def fold_thread(state: ThreadState, event: Event, *, awaits: bool | None = None) -> ThreadState:
+    """The thread's state after an event of it.
+
+    `awaits`: None if it works on no outcome, else whether that has come in without any turn having seen it.
+    """
+    changes = _changes(state, event, awaits)
     return msgspec.structs.replace(state, **changes) if changes else state
 
 
-def _changes(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
+def _changes(state: ThreadState, event: Event, awaits: bool | None) -> dict[str, Any]:
     kind = event.type
     if kind in TOOL_USES:
         return _tool_use(state, event)
@@ -122,10 +131,16 @@ def _changes(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
             return {"pending": False, "ending": "end_turn" if state.status != "idle" else state.ending}
         case "user.tool_confirmation":
             return _verdict(state, event)
+        case "span.model_request_start" if (event.private or {}).get("purpose") == COMPACTION:
+            return {"request": event.id}
+        case "agent.thread_context_compacted":
+            return {"context": 0, "overflowed": False}
         case "span.model_request_start":
             return {"request": event.id, "pending": False, "ending": None, "said": ()}
         case "span.model_request_end":
             return _request_end(state, event)
+        case "span.outcome_evaluation_ongoing" | "span.outcome_evaluation_end":
+            return _graded(state, event)
         case "session.error":
             exhausted = event.body["error"]["retry_status"]["type"] == "exhausted"
             ends = exhausted and event.body["error"]["type"] not in _HARMLESS_ERRORS
@@ -133,8 +148,14 @@ def _changes(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
                 return {"mcp_failed": (*state.mcp_failed, event.body["error"]["mcp_server_name"])}
             return {"ending": "retries_exhausted", "pending": False} if ends else {}
         case _:
-            return _status(state, event, fresh)
+            return _status(state, event, awaits)
 
+
+TOLD_RESULTS: Final = frozenset({"needs_revision", "max_iterations_reached"})
+"""The verdicts on an outcome after which the agent has a turn: to revise its work, or to acknowledge."""
+
+COMPACTION: Final = "compaction"
+"""The purpose of a model request that sums up the conversation, and how such a one ends."""
 
 _HARMLESS_ERRORS: Final = frozenset({"mcp_connection_failed_error", "mcp_authentication_failed_error"})
 """Errors after which the session runs on, without the server concerned (contract section 5.3)."""
@@ -142,6 +163,7 @@ _HARMLESS_ERRORS: Final = frozenset({"mcp_connection_failed_error", "mcp_authent
 
 def _tool_use(state: ThreadState, event: Event) -> dict[str, Any]:
     permission: Permission = event.body.get("evaluated_permission", "allow")
+    decided: Mapping[str, Any] = (event.private or {}).get("policy") or {}
     is_web = event.type == "agent.tool_use" and event.body["name"] in WEB_TOOLS
     call = Call(
         event.id,
@@ -149,6 +171,7 @@ def _tool_use(state: ThreadState, event: Event) -> dict[str, Any]:
         event.body["name"],
         permission,
         server_name=event.body.get("mcp_server_name"),
+        told=decided.get("told"),
     )
     return {"calls": (*state.calls, call)}
 
@@ -171,9 +194,25 @@ def _request_end(state: ThreadState, event: Event) -> dict[str, Any]:
         case "interrupted":
             return used
         case "completed":
-            return {**used, "failures": 0, "rounds": state.rounds + 1, **_completed(state, private)}
+            grown = {"context": _context(private), "compactions": 0}
+            return {**used, "failures": 0, "rounds": state.rounds + 1, **grown, **_completed(state, private)}
+        case "compaction":
+            return {**used, "failures": 0, "compactions": state.compactions + 1}
+        case "overflow":
+            # A summary is made of less in the next attempt; what was to be answered still is.
+            of_summary = private.get("purpose") == COMPACTION
+            tried = {"compactions": state.compactions + 1} if of_summary else {"pending": True}
+            return {**used, "overflowed": True, **tried}
         case _:  # failed, or its brain died
             return {**used, "failures": state.failures + 1, "pending": True}
+
+
+def _context(private: Mapping[str, Any]) -> int:
+    used: Mapping[str, Any] = private.get("usage") or {}
+    # What the judging of its calls has used is beside the conversation.
+    beside: Mapping[str, Any] = private.get("judging") or {}
+    tokens = (name for name in used if name.endswith(("input_tokens", "output_tokens")))
+    return sum(int(used[name]) - int(beside.get(name) or 0) for name in tokens)
 
 
 def _completed(state: ThreadState, private: dict[str, Any]) -> dict[str, Any]:
@@ -186,13 +225,15 @@ def _completed(state: ThreadState, private: dict[str, Any]) -> dict[str, Any]:
     match private.get("stop_reason"):
         case "max_tokens":
             return {"pending": True, "truncations": state.truncations + 1}
+        case "model_context_window_exceeded":
+            return {"pending": True, "truncations": state.truncations + 1, "overflowed": True}
         case "pause_turn":
             return {"pending": True, "truncations": 0}
         case _:
             return {"ending": "end_turn", "truncations": 0}
 
 
-def _status(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
+def _status(state: ThreadState, event: Event, awaits: bool | None) -> dict[str, Any]:
     match event.type:
         case "session.thread_status_running":
             return {
@@ -214,9 +255,10 @@ def _status(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
                 "stop_type": stop["type"],
                 "announced": tuple(stop.get("event_ids", ())),
                 "interrupted": False,
-                "ending": None,
+                # What an outcome asked for is done and yet to be judged, whatever keeps it from that now.
+                "ending": "end_turn" if awaits is False and state.ending == "end_turn" else None,
                 # An outcome that came in while the turn was ending has a turn of its own.
-                **({} if waits else {"pending": fresh, "failures": 0, "truncations": 0, "rounds": 0}),
+                **({} if waits else {"pending": bool(awaits), **_TURN_OVER}),
             }
         case "session.thread_status_rescheduled":
             return {**_stopped_running(state, event), "status": "rescheduling", **_retry(event)}
@@ -227,6 +269,16 @@ def _status(state: ThreadState, event: Event, fresh: bool) -> dict[str, Any]:
             return {**_stopped_running(state, event), "status": "terminated", **stopped}
         case _:
             return {}
+
+
+_TURN_OVER: Final = {"failures": 0, "truncations": 0, "rounds": 0, "compactions": 0}
+
+
+def _graded(state: ThreadState, event: Event) -> dict[str, Any]:
+    """After a step of an evaluation: what it used, and whether the agent has to hear of a verdict."""
+    used = state.usage.plus((event.private or {}).get("usage") or {})
+    told = {"pending": True, **_TURN_OVER} if event.body.get("result") in TOLD_RESULTS else {}
+    return {"usage": used, **told}
 
 
 def _retry(event: Event) -> dict[str, Any]:

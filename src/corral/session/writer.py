@@ -17,6 +17,7 @@ import structlog
 from psycopg.rows import DictRow
 
 from corral.bus.hub import WAKES_TOPIC, Bus, session_topic
+from corral.bus.landed import Landed, LandedEvent
 from corral.session.commit import Commit, CommitRefused, Committed, LogUnavailable
 from corral.session.commit_statement import statement
 from corral.store.database import Connection, Database
@@ -180,8 +181,12 @@ class _Lane:
                 await self._settle(group, rows)
                 return
 
-    async def _settle(self, group: Sequence[_Waiting], rows: dict[str, Committed]) -> None:
+    async def _settle(
+        self, group: Sequence[_Waiting], rows: dict[str, Committed], *, found: bool = False
+    ) -> None:
+        """Answer those who wait. Where a commit was `found` afterwards, the log may have gone on since."""
         topics: dict[str, None] = {}
+        landed: dict[str, Landed] = {}
         for waiting in group:
             committed = rows.get(waiting.commit.session_id)
             if committed is None:
@@ -190,11 +195,14 @@ class _Lane:
             if not waiting.done.done():
                 waiting.done.set_result(committed)
             if waiting.commit.events or waiting.commit.inputs:
-                topics[session_topic(waiting.commit.session_id)] = None
+                topic = session_topic(waiting.commit.session_id)
+                topics[topic] = None
+                if not found and self._bus.takes_commits(topic):
+                    landed[topic] = _landed(waiting, committed)
             if waiting.commit.wake is not None and waiting.commit.wake.kind != "done":
                 topics[WAKES_TOPIC] = None
         if topics:
-            await self._bus.publish(*topics)
+            await self._bus.publish(*topics, landed=landed)
 
     async def _connect(self) -> Connection:
         connection = await self._database.dedicated()
@@ -243,7 +251,7 @@ class _Lane:
                 await asyncio.sleep(_RECONNECT_SECONDS)
                 continue
             written = [waiting for waiting in group if waiting.commit.session_id in landed]
-            await self._settle(written, landed)
+            await self._settle(written, landed, found=True)
             return [waiting for waiting in group if waiting.commit.session_id not in landed]
 
 
@@ -275,6 +283,17 @@ async def _find(connection: Connection, commit: Commit) -> Committed | None:
     )
     row = await cursor.fetchone()
     return None if row is None else Committed(row["base"], row["input_base"], row["at"])
+
+
+def _landed(waiting: _Waiting, committed: Committed) -> Landed:
+    """A commit for those who follow its session in this process."""
+    commit = waiting.commit
+    events = tuple(
+        LandedEvent(event.id, event.type, event.thread_id, body, event.crossposted)
+        for event, (body, _) in zip(commit.events, waiting.texts, strict=True)
+    )
+    inputs = tuple(LandedEvent(new.id, new.type, new.thread_id, new.body_text()) for new in commit.inputs)
+    return Landed(committed.base, committed.input_base, committed.at, events, inputs)
 
 
 def _fail(waiting: _Waiting, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Settings of what happens without a request: webhooks and dreams."""
+"""Settings of what happens without a request: webhooks, dreams, and the judging of outcomes."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -132,3 +132,20 @@ class Dreams(Section, frozen=True, kw_only=True):
             "It has to fit the model's context: about four characters make a token."
         ),
     ] = 400_000
+
+
+class Outcomes(Section, frozen=True, kw_only=True):
+    """How work on outcomes is judged (docs/outcomes.md)."""
+
+    grader_model: Annotated[
+        str | None,
+        Meta(
+            description="The model that judges, by its Claude API id. Default: that of the agent whose work "
+            "is judged. Without a list price it stops sessions that have a budget.",
+            examples=["claude-sonnet-4-5"],
+        ),
+    ] = None
+    heartbeat_seconds: Annotated[
+        Seconds,
+        Meta(description="How often `span.outcome_evaluation_ongoing` tells that the grader is at work."),
+    ] = 20.0

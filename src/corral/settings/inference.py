@@ -51,6 +51,21 @@ class Inference(Section, frozen=True, kw_only=True):
         str | None,
         Meta(description="A YAML file with such prices; those of `prices` come before its own."),
     ] = None
+    capabilities: Annotated[
+        dict[str, dict[str, Any]],
+        Meta(
+            description="What models can do, by model id, over what Corral knows (see docs/context.md): "
+            "`context` and `max_output` in tokens, `images`, `documents`, `prompt_cache` and others. A model "
+            "that Corral does not know is taken to have a context of 128,000 tokens.",
+            examples=[{"my-gateway/llama": {"context": 32768, "images": False}}],
+        ),
+    ] = field(default_factory=dict[str, dict[str, Any]])
+    context_editing: Annotated[
+        bool,
+        Meta(
+            description="Has the provider leave old tool results out of long requests, where it offers that."
+        ),
+    ] = False
     session_hour_price: Annotated[
         Price,
         Meta(description="List price in US dollars of an hour in which a session is running; 0 for none."),
@@ -100,6 +115,13 @@ class Inference(Section, frozen=True, kw_only=True):
             yield "base_url", f"must begin with http:// or https://, got {self.base_url!r}"
         if self.retry_backoff_max_seconds < self.retry_backoff_seconds:
             yield "retry_backoff_max_seconds", "must not be less than retry_backoff_seconds"
+        if self.capabilities:
+            from corral.wire.model_table import CapabilitiesError, CapabilityTable
+
+            try:
+                CapabilityTable(self.capabilities)
+            except CapabilitiesError as error:
+                yield "capabilities", str(error)
         if self.prices or self.prices_file is not None:
             from corral.inference.prices import PricesError, price_table
 

@@ -46,6 +46,15 @@ class Load(Section, frozen=True, kw_only=True):
         int,
         Meta(ge=0, description="The same for a single API key; more are answered with 429. 0 is no limit."),
     ] = 0
+    max_body_bytes: Annotated[
+        int,
+        Meta(
+            ge=32 * 1024 * 1024,
+            description="Bytes of request bodies that one server holds in memory at the same moment, not "
+            "counting files that are uploaded; more are answered with 529. Workers wait instead. What is "
+            "made of a body while it is worked on takes about as much again.",
+        ),
+    ] = 256 * 1024 * 1024
     stalled_seconds: Annotated[
         Seconds,
         Meta(

@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field, structs
 
-from corral.settings.background import Dreams, Webhooks
+from corral.settings.background import Dreams, Outcomes, Webhooks
 from corral.settings.gateway import Gateway, Vault
 from corral.settings.inference import Inference
 from corral.settings.load import Load
+from corral.settings.policy import Policy
 from corral.settings.secret_manager import SecretManager
 from corral.settings.section import Count, Level, Seconds, Section
 from corral.wire.secret import Secret
@@ -137,6 +138,20 @@ class Brain(Section, frozen=True, kw_only=True):
             description="After this long without a sign of life of a server, another takes its sessions over."
         ),
     ] = 10.0
+    compact_at: Annotated[
+        Annotated[float, Meta(gt=0, le=1)],
+        Meta(
+            description="The part of a model's context that a conversation may fill before it is compacted: "
+            "summed up, with the latest steps kept as they are."
+        ),
+    ] = 0.8
+    images_kept: Annotated[
+        Count,
+        Meta(
+            description="Images of a conversation that its model is shown in each request; of more, the "
+            "oldest are left out, in steps, so that the prompt's beginning seldom changes."
+        ),
+    ] = 40
 
 
 class Worker(Section, frozen=True, kw_only=True):
@@ -193,6 +208,15 @@ class Worker(Section, frozen=True, kw_only=True):
             "the next call starts another on it."
         ),
     ] = 1800.0
+    sandboxes_waiting: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Sandboxes begun ahead of time (`bubblewrap` only): processes that are no session's "
+            "yet, so that a session's first tool call waits for less. 0 for none.",
+        ),
+    ] = 1
     session_idle_seconds: Annotated[
         Seconds,
         Meta(description="A session whose turn has ended is given back to the queue after this long."),
@@ -291,6 +315,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store: Store = field(default_factory=Store)
     inference: Inference = field(default_factory=Inference)
     brain: Brain = field(default_factory=Brain)
+    policy: Policy = field(default_factory=Policy)
     load: Load = field(default_factory=Load)
     worker: Worker = field(default_factory=Worker)
     limits: Limits = field(default_factory=Limits)
@@ -300,6 +325,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gateway: Gateway = field(default_factory=Gateway)
     webhooks: Webhooks = field(default_factory=Webhooks)
     dreams: Dreams = field(default_factory=Dreams)
+    outcomes: Outcomes = field(default_factory=Outcomes)
     log: Log = field(default_factory=Log)
 
     def secrets(self) -> Iterator[Secret]:

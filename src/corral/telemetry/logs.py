@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TextIO, cast
 
+import psycopg
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -89,9 +90,25 @@ def _shared(as_text: bool) -> Sequence[Processor]:
         structlog.stdlib.add_logger_name,
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.stdlib.ExtraAdder(),
+        _outage_in_a_line,
         stamp,
         structlog.processors.StackInfoRenderer(),
     )
+
+
+def _outage_in_a_line(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """A database that is away is no fault of the code: the library of jobs says it in one line, too."""
+    held: Any = event.get("exc_info")
+    error: Any = cast("tuple[Any, ...]", held)[1] if isinstance(held, tuple) else held
+    if not str(event.get("logger")).startswith("procrastinate") or not isinstance(error, BaseException):
+        return event
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, psycopg.OperationalError):
+        del event["exc_info"]
+        event["level"] = "warning"
+        event["error"] = str(error)
+    return event
 
 
 _iso: Final = structlog.processors.TimeStamper("iso", utc=True)

@@ -20,6 +20,7 @@ from corral.testing.record import RecordedRequest
 from corral.testing.refusal import Refused, error_body
 from corral.testing.reply import make_id
 from corral.testing.steering import steering_routes
+from corral.testing.validation.context import TooLong, check_context_management, check_length
 from corral.testing.validation.models import MODEL_IDS
 from corral.testing.validation.request import MAX_REQUEST_BYTES, check_request
 
@@ -32,6 +33,8 @@ def create_app(player: Player, closing: asyncio.Event) -> Starlette:
 
     async def messages(recorded: RecordedRequest, value: Any) -> ASGIApp:
         body = check_request(value, version=recorded.headers.get("anthropic-version"), issued=player.issued)
+        check_context_management(body, recorded.headers.get("anthropic-beta", ""))
+        check_length(count_tokens(body), player.context_tokens)
         return PerformanceResponse(
             player.perform(body), player, recorded, streaming=bool(body.get("stream")), closing=closing
         )
@@ -80,7 +83,10 @@ class _Endpoint:
             return await self._handler(recorded, _decode(recorded.raw))
         except Refused as refused:
             self._player.record.answered(recorded, refused.status)
-            self._player.record.refuse(recorded, refused)
+            if isinstance(refused, TooLong):
+                self._player.record.too_long += 1
+            else:
+                self._player.record.refuse(recorded, refused)
             return _refusal(refused, recorded.request_id)
 
 

@@ -15,7 +15,7 @@ from corral.testing.prefix_cache import PrefixCache
 from corral.testing.record import RequestRecord
 from corral.testing.refusal import Refused
 from corral.testing.reply import Reply, build
-from corral.testing.scripts import BUILT_IN, converse
+from corral.testing.scripts import BUILT_IN, converse, judge
 from corral.testing.steps import ErrorPlan, Playable, Script, Step, choose, decode_script, fill
 
 MAX_ISSUED = 50_000
@@ -40,6 +40,8 @@ class Player:
         self.holds = Holds()
         self.record = RequestRecord()
         self.cache = PrefixCache(clock, minimum_tokens=cache_minimum_tokens)
+        self.context_tokens: int | None = None
+        """The model's context: longer requests are refused. None is no limit."""
         self.issued: OrderedDict[str, list[str]] = OrderedDict()
         self._scripts: dict[str, Script | Playable] = dict(BUILT_IN)
         self._rules: list[Step] = []
@@ -51,6 +53,7 @@ class Player:
         self.record.clear()
         self.cache.clear()
         self.issued.clear()
+        self.context_tokens = None
         self._scripts = dict(BUILT_IN)
         self._rules.clear()
         self._attempts.clear()
@@ -92,7 +95,8 @@ class Player:
         return Performance(step, reply, error)
 
     def _choose(self, conversation: Conversation) -> tuple[Step, tuple[str, int]]:
-        found = directive.find(conversation)
+        # What a judge is shown quotes others' directives.
+        found = None if judge.is_judging(conversation) else directive.find(conversation)
         turn = found.turn if found else -1
         key = conversation.prefix_key(turn if found else len(conversation.turns) - 1)
         index = conversation.steps_after(turn)
@@ -106,7 +110,10 @@ class Player:
             step = source.steps[index] if index < len(source.steps) else converse.step(conversation, turn)
         else:
             step = source(conversation, turn)
-        return fill(choose(step, conversation), conversation, index), (key, index)
+        step = choose(step, conversation)
+        if _is_forced(conversation) and not _calls_what_there_is(step, conversation):
+            step = converse.forced(conversation)
+        return fill(step, conversation, index), (key, index)
 
     def _resolve(self, script: Script) -> Script | Playable:
         if script.name is None or script.steps:
@@ -126,3 +133,15 @@ class Player:
             self.issued[call] = proofs
         while len(self.issued) > MAX_ISSUED:
             self.issued.popitem(last=False)
+
+
+def _is_forced(conversation: Conversation) -> bool:
+    choice: dict[str, Any] = conversation.body.get("tool_choice") or {}
+    return choice.get("type") in ("any", "tool")
+
+
+def _calls_what_there_is(step: Step, conversation: Conversation) -> bool:
+    """Whether a step may answer a request that forces a tool; blocks that are given are taken to be meant."""
+    if step.content is not None:
+        return True
+    return bool(step.tools) and all(call.name in conversation.tool_names for call in step.tools)

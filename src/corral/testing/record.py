@@ -56,6 +56,8 @@ class RequestRecord:
     by_status: Counter[int] = field(default_factory=Counter[int])
     by_outcome: Counter[str] = field(default_factory=Counter[str])
     refused: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    too_long: int = 0
+    """Requests that were longer than the model's context."""
     ring: deque[RecordedRequest] = field(default_factory=deque[RecordedRequest])
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -65,6 +67,7 @@ class RequestRecord:
         self.by_status.clear()
         self.by_outcome.clear()
         self.refused.clear()
+        self.too_long = 0
         self.ring.clear()
 
     async def add(self, request: RecordedRequest) -> None:
@@ -108,6 +111,7 @@ class RequestRecord:
         return {
             "requests": self.requests,
             "refused": list(self.refused),
+            "too_long": self.too_long,
             "by_status": {str(status): count for status, count in sorted(self.by_status.items())},
             "by_outcome": dict(sorted(self.by_outcome.items())),
         }

@@ -59,6 +59,10 @@ class ScriptedModel:
         """Adds a rule for every conversation: a step's fields, conditions among them."""
         self.player.add_rule(step)
 
+    def limit_context(self, tokens: int | None) -> None:
+        """Has the model refuse requests of more tokens than its context holds, as `prompt is too long`."""
+        self.player.context_tokens = tokens
+
     def release(self, name: str) -> None:
         """Lets everything pass that waits at the hold `name`, now and later."""
         self.player.holds.release(name)

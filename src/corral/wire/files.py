@@ -68,6 +68,15 @@ class File(msgspec.Struct, tag="file", kw_only=True):
     scope: FileScope | None
 
 
+class SessionOutput(msgspec.Struct, frozen=True):
+    """A file that a session's agent has put out, by its path below /mnt/session/outputs. Never shown."""
+
+    path: str
+    file_id: str
+    mime_type: str
+    size_bytes: int
+
+
 class FileDeleted(msgspec.Struct, tag="file_deleted", kw_only=True):
     """What a deletion is answered with."""
 

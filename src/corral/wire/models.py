@@ -5,6 +5,8 @@ Any id is accepted; the inference provider maps and judges it (contract section 
 
 from typing import Final, Literal
 
+from corral.wire.model_table import PACKAGED
+
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 # Models whose default is another than "high", by id.
@@ -16,17 +18,6 @@ def default_effort(model_id: str) -> Effort:
     return _DEFAULTS.get(model_id, "high")
 
 
-# Families that take a system turn between messages (contract section 10.3).
-_SYSTEM_MESSAGES: Final = (
-    "claude-fable-5",
-    "claude-mythos-5",
-    "claude-opus-5",
-    "claude-opus-4-8",
-    "claude-sonnet-5-5",
-    "claude-haiku-5-5",
-)
-
-
 def supports_system_messages(model_id: str) -> bool:
-    """Whether the model accepts ``system.message`` events."""
-    return any(model_id == family or model_id.startswith(f"{family}-") for family in _SYSTEM_MESSAGES)
+    """Whether the model accepts ``system.message`` events (contract section 10.3)."""
+    return PACKAGED.of(model_id).system_messages

@@ -14,7 +14,7 @@ from corral.session.calls import TOOL_RESULTS, TOOL_USES, Call
 from corral.session.state import SessionState, fold_all, with_inputs
 from corral.testing import signing
 from corral.testing.validation.blocks import NOVEL_BLOCK
-from tests.unit.brain.simulation import MODEL, OWN, SimulatedSession, use
+from tests.unit.brain.simulation import MODEL, OWN, SimulatedSession, answer, use, verdict
 
 Block: TypeAlias = dict[str, Any]
 
@@ -70,10 +70,25 @@ tool_names = st.lists(
     st.sampled_from(["look_up", "bash", "read", "web_fetch", "nobody_knows_it", OWN]), max_size=3
 )
 stops = st.sampled_from(
-    ["end_turn", "end_turn", "tool_use", "max_tokens", "pause_turn", "refusal", "stop_sequence"]
+    [
+        *("end_turn", "end_turn", "tool_use", "max_tokens", "pause_turn", "refusal", "stop_sequence"),
+        "model_context_window_exceeded",
+    ]
 )
 failures = st.sampled_from(
-    [ModelFailed("overloaded", "busy", retryable=True), ModelFailed("failed", "no", retryable=False), None]
+    [
+        ModelFailed("overloaded", "busy", retryable=True),
+        ModelFailed("failed", "no", retryable=False),
+        ModelFailed("failed", "prompt is too long: 9 tokens > 8 maximum", retryable=False),
+        None,
+    ]
+)
+used = st.sampled_from([0, 0, 1_000, 190_000])
+"""Input tokens; the last is near the limit of the model's context."""
+
+
+verdicts = st.sampled_from(
+    [verdict("satisfied"), verdict("needs_revision"), verdict("needs_revision"), verdict("failed"), answer()]
 )
 
 
@@ -123,16 +138,34 @@ class AnySession(RuleBasedStateMachine):
             self.session.sends("user.tool_confirmation", tool_use_id=call.id, result=verdict)
 
     @precondition(lambda self: self._busy())
-    @rule(blocks=model_blocks, names=tool_names, stop=stops)
-    def brain_acts_and_the_model_answers(self, blocks: list[Block], names: list[str], stop: str) -> None:
+    @rule(blocks=model_blocks, names=tool_names, stop=stops, found=verdicts, tokens=used)
+    def brain_acts_and_the_model_answers(
+        self, blocks: list[Block], names: list[str], stop: str, found: ModelResponse, tokens: int
+    ) -> None:
+        self.session.verdicts = [found]
         calls = [use(f"toolu_{next(self.ids)}", name) for name in names]
         stop = "tool_use" if calls and stop != "max_tokens" else stop
-        self.session.acts(ModelResponse([*blocks, *calls], stop, {}, MODEL))
+        self.session.acts(ModelResponse([*blocks, *calls], stop, {"input_tokens": tokens}, MODEL))
 
     @precondition(lambda self: self._busy())
     @rule(failure=failures)
     def brain_acts_and_the_request_fails(self, failure: ModelFailed | None) -> None:
         self.session.acts(failure)
+
+    @invariant()
+    def evaluations_are_begun_and_ended_one_at_a_time(self) -> None:
+        session = getattr(self, "session", None)
+        opened: list[str] = []
+        for event in session.events if session is not None else ():
+            if event.type == "span.outcome_evaluation_start":
+                assert not opened
+                opened.append(event.id)
+            elif event.type == "span.outcome_evaluation_end":
+                assert event.body["outcome_evaluation_start_id"] == (opened.pop() if opened else "")
+        outcome = session.state.outcome if session is not None else None
+        assert bool(opened) == (outcome is not None and outcome.evaluation is not None)
+        if outcome is not None:
+            assert outcome.iteration < outcome.max_iterations
 
     @invariant()
     def another_brain_reads_the_same_state_and_conversation(self) -> None:
@@ -156,6 +189,12 @@ class AnySession(RuleBasedStateMachine):
             assert now[: len(before) - 1] == before[:-1]
             if before[-1]["role"] == "user":
                 assert now[len(before) - 1]["content"][: len(before[-1]["content"])] == before[-1]["content"]
+
+    @invariant()
+    def compactions_never_go_on_for_ever(self) -> None:
+        session = getattr(self, "session", None)
+        if session is not None:
+            assert session.state.lead.compactions <= session.rules.context.most_in_a_row
 
     def teardown(self) -> None:
         """However it stands: with the client gone silent, the session comes to rest, all calls answered."""

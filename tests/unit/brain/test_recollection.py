@@ -166,6 +166,7 @@ def test_each_part_of_a_transcript_is_kept() -> None:
     lost = {**ended, "content": [use("toolu_lost", "bash")], "calls": {"sevt_lost": "toolu_lost"}}
     received = {**said, "from_session_thread_id": "sthr_y", "from_agent_name": "another"}
     log: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
+        ("agent.thread_context_compacted", {}, {"summary": "notes", "kept": 1}),
         ("span.model_request_end", {}, lost),
         *[("user.message", said, None), ("span.model_request_end", {}, ended)] * 3,
         ("user.message", said, None),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from corral.brain.media_limits import MediaLimits
 from corral.brain.transcript import Transcript
 from corral.session.events import Event
 from corral.testing.validation.request import check_request
@@ -194,3 +195,70 @@ def test_the_oldest_media_are_left_out_when_there_is_more_than_a_request_takes()
     assert 4 <= shown_images(before) < 7
     assert "picture 0" in str(before[0])
     assert changes <= 5
+
+
+def pictures(log: Log, limits: MediaLimits) -> int:
+    return shown_images(log.transcript.messages(limits))
+
+
+def test_old_images_are_left_out_in_steps_and_new_ones_never() -> None:
+    limits = MediaLimits(images_kept=8)
+    log = Log()
+    shown: list[int] = []
+    changes = 0
+    before: list[dict[str, Any]] = []
+    for n in range(20):
+        log.add("user.message", content=[image(10), text(f"picture {n}")])
+        messages = log.transcript.messages(limits, marked=False)
+        changes += bool(before) and messages[: len(before) - 1] != before[:-1]
+        shown.append(shown_images(messages))
+        before = messages
+        log.answered(text("seen"))
+    assert max(shown) == 8
+    assert min(shown[8:]) == 7
+    assert "left out" in str(before[0])
+    # The prompt's beginning has changed once for every two images that are gone.
+    assert changes == 6
+    log.add("user.message", content=[image(10) for _ in range(30)])
+    assert pictures(log, limits) == 30
+    assert pictures(log, MediaLimits(images_kept=8, max_images=20)) == 20
+
+
+def test_a_model_without_eyes_is_told_what_stood_there() -> None:
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AA"}}
+    words = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
+    log = Log().add("user.message", content=[image(10), pdf, words])
+    content = log.transcript.messages(MediaLimits(images=False, documents=False))[0]["content"]
+    assert [block["type"] for block in content] == ["text", "text", "document"]
+
+
+def test_a_model_without_a_cache_gets_no_marks() -> None:
+    assert "cache_control" not in str(Log().says("go").transcript.messages(marked=False))
+
+
+def test_a_result_that_is_too_long_is_shown_in_part_and_where_the_rest_is() -> None:
+    log = Log().says("go").answered(call("a"), call("b"), call("c"))
+    document = {
+        "type": "document",
+        "source": {"type": "text", "media_type": "text/plain", "data": "d" * 60_000},
+    }
+    log.result("a", text("x" * 100_000)).result("b", text("x" * 60_000), document)
+    log.result("c", text("[output truncated]\n" + "x" * 102_400))
+    first, second, third = log.messages()[-1]["content"]
+    assert len(first["content"][0]["text"]) == 100_000
+    assert "120,000 characters" in second["content"][0]["text"]
+    assert "sevt_4" in second["content"][0]["text"]
+    assert len(str(second)) < 11_000
+    assert len(third["content"][0]["text"]) > 102_400
+    assert log.transcript.looks_back
+
+
+def test_system_messages_stay_in_force_after_a_compaction() -> None:
+    log = Log().says("go").answered(text("yes"))
+    log.says("on").add("system.message", content=[text("Speak French.")]).answered(text("oui"))
+    log.add("agent.thread_context_compacted", {"summary": "notes", "kept": 0, "said_characters": None})
+    log.says("and?")
+    messages = log.transcript.messages()
+    assert [message["role"] for message in messages] == ["user", "system"]
+    assert messages[1]["content"] == [text("Speak French.")]
+    check_request({"model": "claude-opus-5", "max_tokens": 9, "messages": messages})

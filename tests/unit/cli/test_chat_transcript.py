@@ -75,3 +75,13 @@ def test_a_waiting_message_is_shown_when_it_is_read() -> None:
 def test_an_output_cannot_steer_the_terminal() -> None:
     content = [{"type": "text", "text": "\x1b[2Jgone"}]
     assert "\x1b" not in shown({"type": "agent.tool_result", "tool_use_id": "a", "content": content})
+
+
+def test_an_evaluation_is_told_with_its_verdict() -> None:
+    ended = {"type": "span.outcome_evaluation_end", "iteration": 1, "result": "needs_revision"}
+    output = shown(
+        {"type": "span.outcome_evaluation_start", "iteration": 1},
+        {"type": "span.outcome_evaluation_ongoing", "iteration": 1},
+        {**ended, "explanation": "no table"},
+    )
+    assert output == "  the work is judged (evaluation 2) …\n  judged: needs_revision. no table\n"

@@ -4,7 +4,7 @@ from typing import Any
 
 import mcp_types as types
 
-from corral.gateway.mcp_results import described, outcome_of, shortened
+from corral.gateway.mcp_results import RESULT_CHARACTERS, described, outcome_of, shortened
 
 
 def result(*content: Any, **fields: Any) -> types.CallToolResult:
@@ -44,11 +44,13 @@ def test_an_error_holds_text_alone() -> None:
     assert [block["type"] for block in outcome.content] == ["text", "text"]
 
 
-def test_texts_are_cut_together_at_the_documented_length() -> None:
-    content = shortened(outcome_of(result(text("a" * 60_000), text("b" * 60_000), text("c"))).content)
+def test_texts_are_cut_together_at_the_most_that_the_log_keeps() -> None:
+    half = RESULT_CHARACTERS // 2
+    long = result(text("a" * (half + 9)), text("b" * (half + 9)), text("c"))
+    content = shortened(outcome_of(long).content)
     lengths = [len(block["text"]) for block in content]
-    assert lengths[:2] == [60_000, 40_000]
-    assert "120,001 characters" in content[2]["text"]
+    assert lengths[:2] == [half + 9, half - 9]
+    assert f"{RESULT_CHARACTERS + 19:,} characters" in content[2]["text"]
     assert len(content) == 3
 
 

@@ -74,9 +74,7 @@ async def endpoint(body: bytes, chunk: int) -> AsyncGenerator[MessagesProvider]:
 
     app = Starlette(routes=[Route("/v1/messages", messages, methods=["POST"])])
     async with serving(app, listen("127.0.0.1", 0)) as base_url:
-        provider = MessagesProvider(
-            base_url=base_url, api_key="k", models={}, max_tokens=9, timeout=10, claude_api=False
-        )
+        provider = MessagesProvider(base_url=base_url, api_key="k", models={}, max_tokens=9, timeout=10)
         try:
             yield provider
         finally:

@@ -68,7 +68,7 @@ async def endpoint(
     app = Starlette(routes=[Route("/v1/messages", answer, methods=["POST"])])
     async with serving(app, listen("127.0.0.1", 0)) as base_url:
         provider = MessagesProvider(
-            base_url=base_url, api_key="a-key", models={}, max_tokens=64, timeout=10.0, claude_api=False
+            base_url=base_url, api_key="a-key", models={}, max_tokens=64, timeout=10.0
         )
         try:
             yield provider

@@ -98,14 +98,12 @@ async def test_a_model_is_found_by_its_dated_id_too() -> None:
 async def test_a_real_endpoint_is_asked_over_http() -> None:
     async with ScriptedModel() as scripted:
         provider = MessagesProvider(
-            base_url=scripted.base_url, api_key="k", models={}, max_tokens=10, timeout=5, claude_api=False
+            base_url=scripted.base_url, api_key="k", models={}, max_tokens=10, timeout=5
         )
         listed = await provider.list_models()
         assert [entry["id"] for entry in listed] == list(MODEL_IDS)
         assert [model.id for model in await ModelList(provider).all()] == list(MODEL_IDS)
         await provider.close()
-    gone = MessagesProvider(
-        base_url=scripted.base_url, api_key="k", models={}, max_tokens=10, timeout=5, claude_api=False
-    )
+    gone = MessagesProvider(base_url=scripted.base_url, api_key="k", models={}, max_tokens=10, timeout=5)
     assert [model.id for model in await ModelList(gone).all()] == list(packaged_prices().models)
     await gone.close()

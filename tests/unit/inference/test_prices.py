@@ -151,7 +151,7 @@ def test_a_file_of_prices_stands_between_the_packaged_ones_and_the_settings(tmp_
         ({"input": True, "output": 1}, "m.input: must be a number"),
         ({"input": "a lot", "output": 1}, "m.input: must be a number"),
         ({"input": 1, "output": 1, "inptu": 1}, "m.inptu: no such field"),
-        ({"input": 1, "output": 1, "context": 0}, "m.context: must be a whole number"),
+        ({"input": 1, "output": 1, "context": 0}, "m.context: no such field"),
         ({"input": 1, "output": 1, "released": "soon"}, "m.released: must be a date"),
         ({"input": 1, "output": 1, "long_prompt": {"input": 1}}, "m.long_prompt.output: is required"),
         (5, "m: must be a mapping"),

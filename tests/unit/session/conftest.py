@@ -1,11 +1,12 @@
 """A session's row and a log on it, on a real PostgreSQL."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest_asyncio
 
 from corral.bus.hub import Hub
+from corral.bus.landed import Landed
 from corral.session.log import PostgresSessionLog
 from corral.session.records import NewSession, SessionRecords
 from corral.session.writer import LogWriter
@@ -17,9 +18,9 @@ AGENT = {"id": "agent_x", "name": "tester", "model": {"id": "claude-sonnet-4-5"}
 class SilentBus(Hub):
     """A bus within the process."""
 
-    async def publish(self, *topics: str) -> None:
+    async def publish(self, *topics: str, landed: Mapping[str, Landed] | None = None) -> None:
         for topic in topics:
-            self.poke(topic)
+            self.poke(topic, None if landed is None else landed.get(topic))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import msgspec
@@ -10,11 +10,15 @@ import pytest
 
 from corral.bus.hub import Preview, session_topic
 from corral.session.commit import Commit, NewInput
+from corral.session.crossposting import EVERYBODY, OWN_THREAD, WORKERS
 from corral.session.events import NewEvent, new_event
-from corral.session.following import Following, frame
+from corral.session.following import Following
 from corral.session.listing import EventFilter, Listing
+from corral.session.stream_pages import NEXT, View, frame, landed_in, news_in, next_parameters
+from corral.session.writer import LogWriter
+from corral.store.database import Database
 from corral.wire.errors import NotFound
-from tests.unit.session.conftest import LogUnderTest
+from tests.unit.session.conftest import LogUnderTest, SilentBus
 from tests.unit.session.test_log import event
 
 
@@ -60,6 +64,85 @@ async def test_what_is_committed_after_the_opening_comes_once_and_in_order(under
             await under_test.log.append(session_id, news[at : at + 50], fence=None)
         seen = await take(frames, len(news))
     assert [one["id"] for one in seen] == [new.id for new in news]
+
+
+async def test_what_this_process_commits_is_streamed_without_a_read(under_test: LogUnderTest) -> None:
+    session_id = await under_test.session()
+    committed = [event(n) for n in range(3)]
+    async with AsyncExitStack() as stack:
+        readers: list[AsyncGenerator[bytes]] = []
+        async with Database(under_test.database.url) as theirs:
+            following = Following(theirs, under_test.bus)
+            for _ in range(3):
+                readers.append(await stack.enter_async_context(aclosing(following.follow(session_id))))
+                assert await anext(readers[-1]) == b""
+        # From here on these readers cannot read.
+        waiting = NewInput("sevt_waits", "user.message", "sthr_x", {})
+        await under_test.writer.commit(Commit(session_id, inputs=(waiting,)))
+        taken = NewEvent("sevt_waits", "user.message", "sthr_x", {})
+        await under_test.writer.commit(Commit(session_id, events=(taken, committed[0]), take=("sevt_waits",)))
+        await under_test.log.append(session_id, committed[1:], fence=None)
+        seen = [await take(reader, 5) for reader in readers]
+    listed = await Listing(under_test.database).page(
+        session_id, EventFilter("sthr_x"), after=None, descending=False, limit=10
+    )
+    announced = {"id": "sevt_waits", "type": "user.message", "processed_at": None}
+    assert seen[0] == [announced, *(msgspec.json.decode(entry.wire) for entry in listed)]
+    assert seen[0] == seen[1] == seen[2]
+
+
+async def test_what_two_processes_commit_in_turn_comes_once_and_in_order(under_test: LogUnderTest) -> None:
+    session_id = await under_test.session()
+    elsewhere = SilentBus()
+    news = [event(n) for n in range(61)]
+    async with (
+        LogWriter(under_test.database, elsewhere) as other,
+        aclosing(Following(under_test.database, under_test.bus).follow(session_id)) as frames,
+    ):
+        await anext(frames)
+
+        async def writing() -> None:
+            for n, new in enumerate(news):
+                if n % 3:
+                    # Nobody here is told of it, as when a notification is late.
+                    await other.commit(Commit(session_id, events=(new,)))
+                else:
+                    waits = NewInput(f"sevt_{n}", "user.message", "sthr_x", {})
+                    await under_test.writer.commit(Commit(session_id, events=(new,), inputs=(waits,)))
+
+        task = asyncio.create_task(writing())
+        seen = await take(frames, 61 + 21)
+        await task
+    assert [one["id"] for one in seen if one["processed_at"] is not None] == [new.id for new in news]
+    assert [one["id"] for one in seen if one["processed_at"] is None] == [
+        f"sevt_{n}" for n in range(0, 61, 3)
+    ]
+
+
+@pytest.mark.parametrize("viewer", ["sthr_x", "sthr_y"])
+@pytest.mark.parametrize("shown", [OWN_THREAD, EVERYBODY, WORKERS])
+async def test_a_commit_that_is_handed_over_shows_what_the_log_shows(
+    under_test: LogUnderTest, viewer: str, shown: int
+) -> None:
+    session_id = await under_test.session()
+    events = tuple(
+        NewEvent(f"sevt_{thread}_{mark}_{kind}", kind, thread, {"n": mark}, crossposted=mark)
+        for kind in ("agent.tool_use", "agent.message", "session.thread_status_terminated")
+        for thread in ("sthr_x", "sthr_y")
+        for mark in (OWN_THREAD, EVERYBODY, WORKERS)
+    )
+    topic = session_topic(session_id)
+    async with under_test.bus.subscribe(topic, commits=True) as here:
+        await under_test.writer.commit(Commit(session_id, events=events))
+        poked, _ = here.take()
+        [landed] = here.take_commits()
+    assert not poked
+    view = View(viewer, shown)
+    rows = await under_test.database.fetch(NEXT, next_parameters(session_id, view, 0))
+    news = news_in(view)(rows)
+    assert news is not None
+    assert landed_in(view, landed) == (b"", news.page)
+    assert news.page.frames
 
 
 async def test_a_lost_piece_ends_its_preview_and_the_event_comes_all_the_same(

@@ -1,6 +1,7 @@
 """Reads are shared by those who ask before one begins, and nobody gets what is older than the question."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,12 +20,13 @@ class _Counting:
         await self._database.execute("create table runs (number serial)")
 
     async def run(self) -> int:
-        [number] = await self.reads.fetch("insert into runs default values returning number", (), _number)
-        return number
+        return await self.reads.fetch(
+            "insert into runs default values returning number", (), "number", _number
+        )
 
 
-def _number(row: dict[str, int]) -> int:
-    return row["number"]
+def _number(rows: Sequence[dict[str, int]]) -> int:
+    return rows[0]["number"]
 
 
 @pytest.fixture
@@ -60,6 +62,6 @@ async def test_one_who_gives_up_takes_nobody_along(counting: _Counting) -> None:
 
 
 async def test_an_error_is_everybodys(counting: _Counting) -> None:
-    asking = [counting.reads.fetch("select 1 / %s as number", (0,), _number) for _ in range(3)]
+    asking = [counting.reads.fetch("select 1 / %s as number", (0,), "number", _number) for _ in range(3)]
     outcomes = await asyncio.gather(*asking, return_exceptions=True)
     assert [type(outcome).__name__ for outcome in outcomes] == ["DivisionByZero"] * 3

@@ -1,6 +1,7 @@
 """The log lies in partitions by session: what was written before is there, and a session has one of them."""
 
-from typing import Final, LiteralString
+from pathlib import Path
+from typing import Final, LiteralString, cast
 
 import pytest
 
@@ -56,3 +57,18 @@ async def test_a_sessions_events_are_in_one_partition_and_go_with_it(database: D
     await database.execute("delete from sessions where id = 'sesn_7'")
     assert await database.fetch(_ONE) == []
     assert len(await database.fetch(where)) == 39
+
+
+async def test_a_partition_can_be_given_partitions_as_the_page_says(database: Database) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "scaling.md").read_text("utf-8")
+    script = cast("LiteralString", page.partition("```sql\n")[2].partition("```")[0])
+    await database.execute(_BEFORE)
+    written = await database.fetch(_ALL)
+    connection = await database.dedicated()
+    await connection.execute(script)
+    await connection.close()
+    assert await database.fetch(_ALL) == written
+    parts = await database.fetch("select distinct tableoid::regclass::text as part from events")
+    assert {"events_p0_0", "events_p0_1", "events_p7"} <= {row["part"] for row in parts}
+    await database.execute("delete from sessions")
+    assert await database.fetch(_ALL) == []

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 import structlog
 
@@ -144,3 +145,25 @@ def test_off_a_terminal_the_format_is_json() -> None:
     configure_logs("info", "auto", stream=stream)
     structlog.stdlib.get_logger().info("one")
     assert json.loads(stream.getvalue())["event"] == "one"
+
+
+def test_a_database_that_is_away_is_one_line_of_the_library_of_jobs_and_a_bug_is_not(
+    log: io.StringIO,
+) -> None:
+    library = logging.getLogger("procrastinate.worker.worker")
+
+    def fails(at_the_bottom: Exception) -> None:
+        try:
+            try:
+                raise at_the_bottom
+            except Exception as error:
+                raise RuntimeError("Database error.") from error
+        except RuntimeError:
+            library.error("a side task failed", exc_info=True)
+
+    fails(psycopg.OperationalError("no route to the host"))
+    assert "no route to the host" in log.getvalue()
+    assert "warning" in log.getvalue()
+    assert "Traceback" not in log.getvalue()
+    fails(ValueError("a bug"))
+    assert "Traceback" in log.getvalue()

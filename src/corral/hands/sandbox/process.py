@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from corral.hands.sandbox.access import Identity, make_place
-from corral.hands.sandbox.archive import program_archive, program_config, with_byte_code
+from corral.hands.sandbox.archive import packed_program, program_config
 from corral.hands.sandbox.mounts import SKILLS_FOLDER, base_environment
 from corral.hands.sandbox.provider import Recipe, SandboxUnavailable
 from corral.hands.sandbox.running import RunningSandbox
@@ -98,7 +98,7 @@ class ProcessProvider:
         if any("\0" in part for variable in recipe.env.items() for part in variable):
             raise SandboxUnavailable("an environment variable of the recipe holds a NUL: take it out")
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(program), config],
+            [sys.executable, "-I", "-S", str(program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -110,12 +110,12 @@ class ProcessProvider:
             },
             start_new_session=True,
         )
-        return RunningSandbox(recipe.session_id, process, lambda: asyncio.to_thread(_end, process))
+        return RunningSandbox(recipe.session_id, process, config, lambda: asyncio.to_thread(_end, process))
 
 
 def _place_program() -> Path:
     place = Path(tempfile.mkdtemp(prefix="corral-process-")) / "inside.pyz"
-    place.write_bytes(with_byte_code(program_archive(), Path(sys.executable)))
+    place.write_bytes(packed_program(Path(sys.executable)))
     return place
 
 

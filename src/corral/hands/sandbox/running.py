@@ -86,19 +86,22 @@ class _Pipe(asyncio.StreamReaderProtocol):
 class RunningSandbox:
     """A sandbox made of one process that speaks the program's protocol. Made by `start`.
 
-    kill: ends the process and all that it started; awaited once, before the process is reaped. give_back:
-    gives back what it had on the host; called once, in a thread, when nothing of it lives.
+    config: the first line that the program is sent. kill: ends the process and all that it started; awaited
+    once, before the process is reaped. give_back: gives back what it had on the host; called once, in a
+    thread, when nothing of it lives.
     """
 
     def __init__(
         self,
         session_id: str,
         process: subprocess.Popen[bytes],
+        config: bytes,
         kill: Callable[[], Awaitable[None]],
         give_back: Callable[[], None] | None = None,
     ) -> None:
         self._session_id = session_id
         self._process = process
+        self._config = config
         self._kill = kill
         self._give_back = give_back
         self._numbers = itertools.count(1)
@@ -111,6 +114,7 @@ class RunningSandbox:
         self._pipes: list[tuple[asyncio.BaseTransport, _Pipe]] = []
         self._connecting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._watches: set[asyncio.Task[None]] = set()
         self._requests: asyncio.StreamWriter
 
     @property
@@ -156,7 +160,6 @@ class RunningSandbox:
         answer: asyncio.Future[_Reply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
-            # json, not msgspec: the model's text may hold a lone surrogate, which only escapes can carry.
             message = {"id": number, "name": name, "input": input}
             reply = await self._answered(message, answer)
         except asyncio.CancelledError:
@@ -184,6 +187,7 @@ class RunningSandbox:
         transport, _ = await loop.connect_write_pipe(lambda: end, requests)
         self._pipes.append((transport, end))
         self._requests = asyncio.StreamWriter(transport, end, None, loop)
+        self._requests.write(self._config)
         reply_stream = await self._reader(replies, LINE_BYTES)
         error_stream = await self._reader(errors, _STDERR_BYTES)
         self._tasks = [
@@ -200,35 +204,48 @@ class RunningSandbox:
 
     async def _answered(self, message: Mapping[str, Any], answer: asyncio.Future[_Reply]) -> _Reply:
         """Send a call and wait for its answer, however long that takes, while the program is there."""
+        self._write(message)
+        # A clock that nearly always is stopped again: a task that watches costs as much as the call itself.
+        silence = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._ask_after, answer)
         try:
-            async with asyncio.timeout(2 * SILENCE_SECONDS):
-                await self._send(message)
+            return await asyncio.shield(answer)
+        finally:
+            silence.cancel()
+
+    def _ask_after(self, answer: asyncio.Future[_Reply]) -> None:
+        watch = asyncio.create_task(self._watch(answer))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+
+    async def _watch(self, answer: asyncio.Future[_Reply]) -> None:
+        """Ask whether the program is there until the call is answered, and end the sandbox if it is not."""
+        try:
             while not answer.done():
+                await self._ping()
                 await asyncio.wait([answer], timeout=SILENCE_SECONDS)
-                if not answer.done():
-                    await self._ping()
         except TimeoutError:
             # The agent may have stopped the program, or taken all processor time from it.
             self._lose("the sandbox does not answer any more")
             await self.stop()
-        return await asyncio.shield(answer)
 
     async def _ping(self) -> None:
         """Ask whether the program is there. Raises `TimeoutError` if it does not say so."""
         async with asyncio.timeout(SILENCE_SECONDS):
             if self._pong is None or self._pong.done():
                 self._pong = asyncio.get_running_loop().create_future()
-                await self._send({"ping": next(self._numbers)})
+                self._write({"ping": next(self._numbers)})
             pong = self._pong
             # Whatever happens to the sandbox is told to who waits for the answer.
             await asyncio.wait([pong, *self._waiting.values()], return_when=asyncio.FIRST_COMPLETED)
 
-    async def _send(self, message: Mapping[str, Any]) -> None:
-        self._requests.write(json.dumps(message).encode("ascii") + b"\n")
+    def _write(self, message: Mapping[str, Any]) -> None:
+        """Send a message. What the program does not take yet is kept: the model's text, which is bounded."""
         try:
-            await self._requests.drain()
-        except (ConnectionError, RuntimeError):
-            self._lose("the sandbox has ended")
+            line = msgspec.json.encode(message)
+        except (TypeError, ValueError):
+            # The model's text may hold a lone surrogate, which only escapes can carry.
+            line = json.dumps(message).encode("ascii")
+        self._requests.write(line + b"\n")
 
     async def _withdraw(self, number: int, answer: asyncio.Future[_Reply]) -> None:
         """Have the call killed inside. Stops the sandbox if that takes too long or it is cancelled again."""
@@ -236,7 +253,7 @@ class RunningSandbox:
             return
         try:
             async with asyncio.timeout(CANCEL_SECONDS):
-                await self._send({"cancel": number})
+                self._write({"cancel": number})
                 await asyncio.shield(answer)
         except SandboxLost:
             return

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from corral.hands.sandbox.bubblewrap import BubblewrapProvider
 from corral.hands.sandbox.process import ProcessProvider
-from corral.hands.sandbox.provider import SandboxProvider, SandboxUnavailable
+from corral.hands.sandbox.provider import Limits, SandboxProvider, SandboxUnavailable
 
 ProviderName = Literal["bubblewrap", "process"]
 
@@ -14,11 +14,15 @@ ProviderName = Literal["bubblewrap", "process"]
 PROVIDER_NAMES: tuple[ProviderName, ...] = get_args(ProviderName)
 
 
-def provider_named(name: str) -> SandboxProvider:
-    """Return a new provider. Raises `SandboxUnavailable` for a name that is not in `PROVIDER_NAMES`."""
+def provider_named(name: str, *, waiting: int = 0, limits: Limits | None = None) -> SandboxProvider:
+    """Return a new provider.
+
+    waiting: sandboxes to begin ahead of time, with `limits`, where the provider can do that. Raises
+    `SandboxUnavailable` for a name that is not in `PROVIDER_NAMES`.
+    """
     match name:
         case "bubblewrap":
-            return BubblewrapProvider()
+            return BubblewrapProvider(waiting=waiting, limits=limits)
         case "process":
             return ProcessProvider()
         case _:

@@ -88,7 +88,10 @@ async def run_worker(
         CredentialRefused: the server does not take the key, now or no longer.
     """
     works_for = employer(settings)
-    provides = provider if provider is not None else provider_named(settings.sandbox)
+    limits = limits or LimitSettings()
+    provides = provider or provider_named(
+        settings.sandbox, waiting=settings.sandboxes_waiting, limits=_sandbox_limits(limits)
+    )
     try:
         if not await _probed(provides, stop):
             return
@@ -98,7 +101,7 @@ async def run_worker(
             trust_env=httpx.URL(works_for.base_url).host not in _LOOPBACK,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS),
         ) as http:
-            worker = _Worker(settings, works_for, provides, http, pace, limits or LimitSettings())
+            worker = _Worker(settings, works_for, provides, http, pace, limits)
             await worker.run(stop, on_ready)
     finally:
         await provides.close()

@@ -6,7 +6,7 @@ import re
 from typing import Any, cast
 
 from corral.testing.conversation import Conversation, ToolResult
-from corral.testing.scripts import dream
+from corral.testing.scripts import dream, judge
 from corral.testing.steps import Step, ToolCall
 
 TOOLSET = frozenset({"bash", "read", "write", "edit", "glob", "grep", "web_fetch", "web_search"})
@@ -24,6 +24,8 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 def step(conversation: Conversation, turn: int) -> Step:
     """The answer to what the user said last, or to the results of the calls made for it."""
+    if judge.is_judging(conversation):
+        return judge.step(conversation)
     if turn < 0 and dream.is_dreaming(conversation):
         return dream.step(conversation, turn)
     results = conversation.results()
@@ -34,6 +36,13 @@ def step(conversation: Conversation, turn: int) -> Step:
         names = ", ".join(call.name for call in calls)
         return Step(text=f"I will use {names}.", tools=calls)
     return Step(text=f"You said: {conversation.text.strip()[:_ECHO_CHARS]}")
+
+
+def forced(conversation: Conversation) -> Step:
+    """The plainest call of a tool that has to be called: the one that is named, or the first."""
+    choice: dict[str, Any] = conversation.body["tool_choice"]
+    tool = next(tool for tool in conversation.tools if tool["name"] == choice.get("name", tool["name"]))
+    return Step(tools=[ToolCall(name=tool["name"], input=_least_input(tool.get("input_schema") or {}))])
 
 
 def _report(results: list[ToolResult]) -> str:

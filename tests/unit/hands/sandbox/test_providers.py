@@ -2,7 +2,11 @@
 
 import asyncio
 import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -10,10 +14,10 @@ import structlog
 from corral.hands.sandbox import access
 from corral.hands.sandbox.bubblewrap import BubblewrapProvider
 from corral.hands.sandbox.process import ProcessProvider
-from corral.hands.sandbox.provider import Bind, Recipe, SandboxLost, SandboxUnavailable
+from corral.hands.sandbox.provider import Bind, Limits, Recipe, SandboxLost, SandboxUnavailable
 from corral.hands.sandbox.select import PROVIDER_NAMES, provider_named
 from tests.unit.hands.sandbox.given import hands, said
-from tests.unit.hands.sandbox.watched import running, seconds, until_running, watching
+from tests.unit.hands.sandbox.watched import is_ours, running, seconds, until_running, watching
 
 
 def test_every_provider_is_there_by_name_and_another_name_says_which_there_are() -> None:
@@ -39,6 +43,34 @@ async def test_stopping_kills_everything_and_keeps_the_workspace(provider: str, 
         await ours.sandbox.stop()
     async with hands(open_folder, provider) as again:
         assert (await again.bash("cat file")).text == "kept"
+
+
+def waiting_ones() -> list[int]:
+    """Our processes that wait to be told whose sandbox they are."""
+    return [pid for pid in running("inside.pyz") if is_ours(pid) and not has_children(pid)]
+
+
+async def the_waiting_one() -> int:
+    """Our only process that waits, once it has got so far."""
+    while len(found := await asyncio.to_thread(waiting_ones)) != 1:
+        pass
+    return found[0]
+
+
+@asynccontextmanager
+async def ahead(**options: Any) -> AsyncGenerator[BubblewrapProvider]:
+    """A provider that keeps one sandbox waiting; closed at the end."""
+    provider = BubblewrapProvider(waiting=1, **options)
+    try:
+        await provider.probe()
+        yield provider
+    finally:
+        await provider.close()
+
+
+def has_children(pid: int) -> bool:
+    """Whether a process has started another; bwrap does once it knows what to show."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_bytes() != b""
 
 
 @pytest.mark.parametrize("provider", PROVIDER_NAMES)
@@ -81,11 +113,8 @@ async def test_a_sandbox_killed_from_inside_is_lost_and_the_next_one_has_its_fil
 @pytest.mark.parametrize("provider", PROVIDER_NAMES)
 async def test_a_cancelled_start_leaves_nothing(provider: str, open_folder: Path) -> None:
     makes = provider_named(provider)
-    start = asyncio.create_task(
-        makes.provision(Recipe("test", open_folder / "workspace", workdir="/w-cancelled"))
-    )
-    marker = "/w-cancelled" if provider == "bubblewrap" else str(open_folder)
-    with watching(await until_running(marker)) as left:
+    start = asyncio.create_task(makes.provision(Recipe("test", open_folder / "workspace")))
+    with watching(await until_running("inside.pyz")) as left:
         start.cancel()
         try:
             await start
@@ -115,8 +144,8 @@ async def test_a_nul_in_the_recipe_is_refused(provider: str, open_folder: Path) 
 
 
 async def test_the_environment_of_a_recipe_never_reaches_a_process_outside(open_folder: Path) -> None:
-    async with hands(open_folder, workdir="/w-env", env={"LD_DEBUG": "all", "MARK": "only-inside"}):
-        outside = min(running("/w-env"))
+    async with hands(open_folder, env={"LD_DEBUG": "all", "MARK": "only-inside"}):
+        outside = min(await until_running("inside.pyz"))
         assert Path(f"/proc/{outside}/environ").read_bytes() == b""
 
 
@@ -197,3 +226,40 @@ async def test_the_process_provider_warns_once(open_folder: Path) -> None:
             await provider.provision(Recipe(name, open_folder / name))
         await provider.close()
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["sandbox.no_isolation"]
+
+
+async def test_a_sandbox_begun_ahead_of_time_is_taken_and_followed_by_another(open_folder: Path) -> None:
+    async with ahead() as provider:
+        first = await the_waiting_one()
+        sandbox = await provider.provision(Recipe("a", open_folder / "a"))
+        assert said(await sandbox.execute("bash", {"command": "pwd"})).text == "/workspace"
+        assert first in await until_running("inside.pyz"), "that one became the sandbox"
+        second = await the_waiting_one()
+        assert second != first
+        with watching([first, second]) as left:
+            await provider.close()
+            assert left.have_ended()
+
+
+async def test_a_waiting_sandbox_that_was_killed_is_not_taken(open_folder: Path) -> None:
+    async with ahead() as provider:
+        first = await the_waiting_one()
+        with watching([first]) as left:
+            os.kill(first, signal.SIGKILL)
+            assert left.have_ended(10)
+        sandbox = await provider.provision(Recipe("a", open_folder / "a"))
+        assert said(await sandbox.execute("bash", {"command": "pwd"})).text == "/workspace"
+
+
+async def test_a_sandbox_with_other_limits_does_not_take_the_waiting_one(open_folder: Path) -> None:
+    async with ahead(limits=Limits(processes=99)) as provider:
+        first = await the_waiting_one()
+        await provider.provision(Recipe("a", open_folder / "a"))
+        assert first in waiting_ones()
+    assert not waiting_ones()
+
+
+async def test_a_recipe_of_more_variables_than_a_pipe_holds_is_told_whole(open_folder: Path) -> None:
+    many = {f"V{n}": "x" * 1000 for n in range(120)}
+    async with hands(open_folder, env=many) as ours:
+        assert (await ours.bash("env | grep -c ^V; echo ${#V119}")).text == "120\n1000"

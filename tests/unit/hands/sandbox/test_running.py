@@ -21,7 +21,7 @@ async def sandbox_of(program: str) -> AsyncGenerator[RunningSandbox]:
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", program], stdin=pipe, stdout=pipe, stderr=pipe
     )
-    sandbox = RunningSandbox("test", process, lambda: asyncio.to_thread(process.kill))
+    sandbox = RunningSandbox("test", process, b"", lambda: asyncio.to_thread(process.kill))
     try:
         yield sandbox
     finally:

@@ -62,9 +62,21 @@ def watching(pids: list[int]) -> Generator[Watched]:
             os.close(descriptor)
 
 
+def is_ours(pid: int) -> bool:
+    """Tell whether a process was started by this one, or by one that was."""
+    while pid > 1:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+        except OSError:
+            return False
+        if pid == os.getpid():
+            return True
+    return False
+
+
 async def until_running(marker: str, count: int = 1) -> list[int]:
-    """Return the host process ids with `marker` in their command line, once there are `count` of them."""
+    """Return our processes with `marker` in their command line, once there are `count` of them."""
     while True:
-        found = await asyncio.to_thread(running, marker)
+        found = [pid for pid in await asyncio.to_thread(running, marker) if is_ours(pid)]
         if len(found) >= count:
             return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from .quick import allocate_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Call:
@@ -12,7 +14,7 @@ class Call:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._withdrawn = False
         self._stop: Callable[[], None] | None = None
 
@@ -28,15 +30,27 @@ class Call:
             if self._stop:
                 self._stop()
 
-    @contextmanager
-    def stoppable(self, stop: Callable[[], None]) -> Generator[None]:
+    def stoppable(self, stop: Callable[[], None]) -> Stoppable:
         """Within the block, a withdrawal calls `stop`; at once, if it came before."""
+        return Stoppable(self, stop)
+
+    def stop_by(self, stop: Callable[[], None] | None) -> None:
+        """From now on a withdrawal calls `stop`; at once, if it came before."""
         with self._lock:
             self._stop = stop
-            if self._withdrawn:
+            if self._withdrawn and stop is not None:
                 stop()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._stop = None
+
+
+class Stoppable:
+    """See `Call.stoppable`. Not by `contextlib`, whose import takes longer than a call."""
+
+    def __init__(self, call: Call, stop: Callable[[], None]) -> None:
+        self._call = call
+        self._stop = stop
+
+    def __enter__(self) -> None:
+        self._call.stop_by(self._stop)
+
+    def __exit__(self, *_: object) -> None:
+        self._call.stop_by(None)

@@ -1,7 +1,7 @@
 """The program's conversation with the worker: JSON lines on standard input and output.
 
-The worker starts it as `python3 -I -S ARCHIVE CONFIG`, CONFIG being a JSON object (see `Config`). It answers
-`{"ready": true, "version": 1, "python": "3.11.2"}`, then takes, in any order and number:
+The worker starts it as `python3 -I -S PROGRAM` and sends its configuration, a JSON object (see `Program`). It
+answers `{"ready": true, "version": 1, "python": "3.11.2"}`, then takes, in any order and number:
 
     {"id": 1, "name": "bash", "input": {...}}   ->  {"id": 1, "content": [...], "is_error": false}
     {"cancel": 1}                               ->  {"id": 1, "cancelled": true}, unless the result was sent
@@ -14,17 +14,11 @@ answered when what it had started is dead. End of input, or SIGTERM, kills every
 
 from __future__ import annotations
 
-import json
 import os
-import queue
 import resource
-import signal
 import sys
-import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
 
-from . import files, grep_worker, search
+from . import quick
 from .arguments import Arguments
 from .call import Call
 from .failure import Cancelled, ToolFailure
@@ -32,11 +26,18 @@ from .output import Outputs, keep_out_of_git, text_blocks, well_formed
 from .paths import Roots
 from .processes import Descendants
 from .shell import Shell
+from .words import decode, encode
 
 VERSION = 1
 _SEARCH_THREADS = 4
+_INHERITED_BELOW = 256
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:  # not evaluated: Python 3.8 could not
+    from collections.abc import Mapping
+    from typing import Any, BinaryIO
+
+    from .files import Content
     from .forward import Forwarder
 
     _Job = tuple[Call, str, Any]
@@ -44,19 +45,23 @@ if TYPE_CHECKING:  # not evaluated: Python 3.8 could not
 
 def main() -> None:
     """Run until the input ends."""
-    if sys.argv[1:] == ["--grep"]:
-        grep_worker.main()
+    if sys.argv[1:] in (["--grep"], ["--glob"]):
+        from . import grep_worker
+
+        (grep_worker.main if sys.argv[1] == "--grep" else grep_worker.main_glob)()
         return
-    if sys.argv[1:] == ["--glob"]:
-        grep_worker.main_glob()
-        return
-    Program(json.loads(sys.argv[1])).serve()
+    # Places for files that this sandbox was not given; all else has been closed by who held it.
+    os.closerange(3, _INHERITED_BELOW)
+    requests, replies = _take_standard_streams()
+    first = requests.readline()
+    if first:  # else whoever started this is gone already
+        Program(decode(first), requests, replies).serve()
 
 
 def _forwarder(egress: str | None) -> Forwarder | None:
     if egress is None:
         return None
-    from .forward import Forwarder  # costs time, and most sandboxes have no way out
+    from .forward import Forwarder
 
     return Forwarder(egress)
 
@@ -69,11 +74,11 @@ class Program:
     `egress` (path of the Unix socket that leads out, or null).
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], requests: BinaryIO, replies: BinaryIO) -> None:
         for name, value in config["limits"].items():
             _limit(getattr(resource, f"RLIMIT_{name}"), value)
-        self._requests, self._replies = _take_standard_streams()
-        self._reply_lock = threading.Lock()
+        self._requests, self._replies = requests, replies
+        self._reply_lock = quick.allocate_lock()
         self._roots = Roots(config["workdir"], config["roots"], config["read_only"])
         self._outputs = Outputs(self._roots.workdir)
         self._descendants = Descendants(config["own_namespace"])
@@ -82,15 +87,16 @@ class Program:
         os.set_blocking(self._wake, False)
         self._shell = Shell(self._roots.workdir, self._outputs, self._descendants, wake_read)
         # The end of a child wakes the thread that follows the shell.
-        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.signal(signal.SIGTERM, _end)
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        self._calls: dict[int, Call] = {}
-        self._calls_lock = threading.Lock()
-        self._bash: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._files: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._searches: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        quick.handle(quick.SIGCHLD, lambda _number, _frame: None)
+        quick.handle(quick.SIGTERM, _end)
+        quick.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         _make_home(self._roots)
+        self._shell.prepare()  # it starts while this goes on
+        self._calls: dict[int, Call] = {}
+        self._calls_lock = quick.allocate_lock()
+        self._bash: quick.SimpleQueue[_Job] = quick.SimpleQueue()
+        self._files: quick.SimpleQueue[_Job] = quick.SimpleQueue()
+        self._searches: quick.SimpleQueue[_Job] = quick.SimpleQueue()
         self._forwarder = _forwarder(config.get("egress"))
 
     def serve(self) -> None:
@@ -99,13 +105,13 @@ class Program:
         if self._forwarder is not None:
             self._forwarder.start()
         for source in [self._bash, self._files, *[self._searches] * _SEARCH_THREADS]:
-            threading.Thread(target=self._work, args=(source,), daemon=True).start()
+            quick.start_new_thread(self._work, (source,))
         self._send({"ready": True, "version": VERSION, "python": sys.version.split()[0]})
         try:
             for line in self._requests:
-                self._take(json.loads(line))
+                self._take(decode(line))
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            quick.handle(quick.SIGTERM, quick.SIG_IGN)
             self._shell.kill()
             self._descendants.kill(None)
             # Threads may still be in a call; nobody waits for it any more.
@@ -125,12 +131,12 @@ class Program:
                 self._calls[call.number] = call
             self._queue_for(message["name"]).put((call, message["name"], message["input"]))
 
-    def _queue_for(self, name: str) -> queue.SimpleQueue[_Job]:
+    def _queue_for(self, name: str) -> quick.SimpleQueue[_Job]:
         if name == "bash":
             return self._bash
         return self._searches if name in ("glob", "grep") else self._files
 
-    def _work(self, source: queue.SimpleQueue[_Job]) -> None:
+    def _work(self, source: quick.SimpleQueue[_Job]) -> None:
         while True:
             call, name, given = source.get()
             reply = self._answer(call, name, given)
@@ -154,22 +160,28 @@ class Program:
         if call.withdrawn:
             raise Cancelled
         arguments = Arguments(name, given)
-        source: str | None = None
         if name == "bash":
             with call.stoppable(self._wake_up):
-                content: files.Content = self._shell.run(arguments, call)
-        elif name == "read":
-            content = files.read(self._roots, arguments)
-            source = str(self._roots.resolve("read", arguments.text("file_path")))
-        elif name == "write":
-            content = files.write(self._roots, arguments)
-        elif name == "edit":
-            content = files.edit(self._roots, arguments)
-        elif name == "glob":
-            content = search.glob(self._roots, arguments, call, self._descendants)
+                return self._outputs.blocks(name, self._shell.run(arguments, call))
+        source: str | None = None
+        if name in ("glob", "grep"):
+            content: Content = self._search(name, arguments, call)
         else:
-            content = search.grep(self._roots, arguments, call, self._descendants)
+            from . import files
+
+            # By name: `Arguments` knows no other tools.
+            content = {"read": files.read, "write": files.write, "edit": files.edit}[name](
+                self._roots, arguments
+            )
+            if name == "read":
+                source = str(self._roots.resolve("read", arguments.text("file_path")))
         return self._outputs.blocks(name, content, source)
+
+    def _search(self, name: str, arguments: Arguments, call: Call) -> str:
+        from . import search
+
+        tool = search.glob if name == "glob" else search.grep
+        return tool(self._roots, arguments, call, self._descendants)
 
     def _wake_up(self) -> None:
         try:
@@ -178,7 +190,7 @@ class Program:
             return  # full, so it is readable
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        line = json.dumps(message).encode("ascii") + b"\n"
+        line = encode(message)
         with self._reply_lock:
             self._replies.write(line)
             self._replies.flush()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
-from typing import Any, BinaryIO, cast
 
 from .failure import ToolFailure
 from .paths import PRIVATE_DIRECTORY
+from .quick import cast
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
 
 #: Characters of one result. What is longer goes to a file, and the model gets a preview with its path.
 RESULT_LIMIT = 100_000
@@ -15,15 +19,18 @@ _PREVIEW_CHARACTERS = 10_000
 #: Bytes of one saved output, so that an endless one does not fill the disk.
 _SAVED_BYTES = 64 * 1024 * 1024
 
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_OUTPUT = "(no output)"
 
 
 def well_formed(value: Any) -> Any:
     """Return JSON `value` with every lone surrogate in it replaced by U+FFFD. NUL stays."""
     if isinstance(value, str):
-        # A pair written as two escapes has been joined by the JSON reader: what is left stands alone.
-        return _LONE_SURROGATE.sub("\ufffd", value)
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            # A pair written as two escapes has been joined by the JSON reader: what is left stands alone.
+            return "".join("\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in value)
+        return value
     if isinstance(value, list):
         return [well_formed(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
@@ -88,8 +95,8 @@ def keep_out_of_git(private: str) -> None:
     """Make git ignore Corral's own directory when the workspace is a repository. Raises `OSError`."""
     marker = os.path.join(private, ".gitignore")
     try:
-        with open(marker, "x", encoding="ascii") as out:
-            out.write("*\n")
+        with open(marker, "xb", buffering=0) as out:
+            out.write(b"*\n")
     except FileExistsError:
         return  # whatever it is: not to be opened
 

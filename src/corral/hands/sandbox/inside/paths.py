@@ -10,11 +10,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import deque
-from collections.abc import Sequence
-from pathlib import Path
 
 from .failure import ToolFailure, reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 _MAX_LINKS = 40  # the kernel's own limit
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
@@ -31,7 +33,9 @@ def canonical(path: str) -> str:
     `.` and `..` are collapsed before links are followed. Components that do not exist are kept as spelled.
     Raises `OSError` for a loop of links or a component that may not be looked at.
     """
-    waiting: deque[str] = deque(os.path.normpath(path).split("/"))
+    from collections import deque  # costs time, as does `pathlib`, and a shell has no use for either
+
+    waiting = deque(os.path.normpath(path).split("/"))
     done = "/"
     links = 0
     while waiting:
@@ -102,6 +106,8 @@ class Roots:
 
     def resolve(self, tool: str, path: str) -> Path:
         """Return the canonical form of `path`. Raises `ToolFailure` if `tool` may not reach it."""
+        from pathlib import Path
+
         try:
             full = canonical(os.path.join(self.workdir, path))
         except OSError as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import time
+
+from .quick import SIGKILL, allocate_lock
 
 _SET_CHILD_SUBREAPER = 36  # prctl
 _GRACE_SECONDS = 5.0
@@ -33,7 +33,7 @@ class Descendants:
             import ctypes  # costs time, and a sandbox with its own namespace has no use for it
 
             ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self.still = threading.Lock()
+        self.still = allocate_lock()
 
     def kill(self, shell: int | None) -> None:
         """Kill everything; returns when it is gone, or after 5 s if the kernel holds on to something.
@@ -85,8 +85,8 @@ class Descendants:
 def first_to_go(pid: int) -> None:
     """Have process `pid`, and what it starts, ended before this program when memory runs out."""
     try:
-        with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as out:
-            out.write("500")
+        with open(f"/proc/{pid}/oom_score_adj", "wb", buffering=0) as out:
+            out.write(b"500")
     except OSError:
         return  # it has ended, or there is no such thing here: then whoever is largest goes first
 
@@ -109,6 +109,6 @@ def _table() -> dict[int, tuple[int, str]]:
 
 def _signal(pid: int) -> None:
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, SIGKILL)
     except (ProcessLookupError, PermissionError):
         return  # already gone, or not ours: `_living` decides whether anything is left

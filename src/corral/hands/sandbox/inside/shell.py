@@ -8,84 +8,27 @@ and a child that keeps the output open holds up nothing.
 
 from __future__ import annotations
 
-import array
-import fcntl
 import os
-import re
 import select
-import signal
-import subprocess
-import termios
 import time
 
-from .arguments import Arguments
-from .call import Call
+from .bash import Bash
 from .failure import Cancelled, ToolFailure
-from .output import Outputs, Tail
-from .processes import Descendants, first_to_go
+from .output import Tail
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .arguments import Arguments
+    from .call import Call
+    from .output import Outputs
+    from .processes import Descendants
 
 _DEFAULT_TIMEOUT_SECONDS = 120.0
 _OUTPUT_BYTES = 100 * 1024
 _POLL_SECONDS = 3600.0  # a wait that the system call can count
 _CHUNK_BYTES = 64 * 1024
-_LOWEST_DESCRIPTOR = 200  # above those that scripts use
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-
-
-class _Process:
-    """A running bash and our ends of its pipes."""
-
-    def __init__(self, workdir: str) -> None:
-        out_read, out_write = os.pipe()
-        status_read, status_write = os.pipe()
-        self.output = out_read
-        self.status = status_read
-        # Fixed numbers that the command line can name. They exist in the shell only: `eval` closes them.
-        self._out_number = fcntl.fcntl(out_write, fcntl.F_DUPFD, _LOWEST_DESCRIPTOR)
-        self._status_number = fcntl.fcntl(status_write, fcntl.F_DUPFD, _LOWEST_DESCRIPTOR)
-        os.close(out_write)
-        os.close(status_write)
-        try:
-            self.popen = subprocess.Popen(
-                ["/bin/bash", "--noprofile", "--norc"],
-                cwd=workdir,
-                env={**os.environ, "PS1": "", "PS2": "", "TERM": "dumb"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(self._out_number, self._status_number),
-                start_new_session=True,
-            )
-        except OSError:
-            os.close(out_read)
-            os.close(status_read)
-            raise
-        finally:
-            os.close(self._out_number)
-            os.close(self._status_number)
-        os.set_blocking(out_read, False)
-        first_to_go(self.popen.pid)
-
-    def send(self, command: str) -> None:
-        """Hand over a command. Raises `BrokenPipeError` if the shell has ended."""
-        quoted = "'" + command.replace("\0", "").replace("'", "'\\''") + "'"
-        out, status = self._out_number, self._status_number
-        line = (
-            f"eval {quoted} </dev/null >&{out} 2>&1 {out}>&- {status}>&-; "
-            f"builtin printf '%d\\n' $? >&{status}\n"
-        )
-        assert self.popen.stdin is not None
-        self.popen.stdin.write(line.encode("utf-8", "replace"))
-        self.popen.stdin.flush()
-
-    def close(self) -> None:
-        assert self.popen.stdin is not None
-        try:
-            self.popen.stdin.close()
-        except BrokenPipeError:
-            pass  # part of a command was still unsent, and the shell is gone
-        os.close(self.output)
-        os.close(self.status)
+_PIPE_BYTES = 1024 * 1024  # what a pipe holds at most
+_ANSI = r"\x1b\[[0-9;?]*[ -/]*[@-~]"
 
 
 class Shell:
@@ -99,7 +42,14 @@ class Shell:
         self._outputs = outputs
         self._descendants = descendants
         self._wake = wake
-        self._process: _Process | None = None
+        self._process: Bash | None = None
+
+    def prepare(self) -> None:
+        """Have a shell started already when the first call comes; the call tells if that cannot be done."""
+        try:
+            self._running()
+        except ToolFailure:
+            return
 
     def run(self, arguments: Arguments, call: Call) -> str:
         """Run one bash call. Raises `ToolFailure` for a bad status or a timeout, `Cancelled` if withdrawn."""
@@ -126,30 +76,30 @@ class Shell:
 
     def pids(self) -> set[int]:
         """Return the process ids that `kill` waits for itself."""
-        return {self._process.popen.pid} if self._process else set()
+        return {self._process.pid} if self._process else set()
 
     def kill(self) -> None:
         """Kill the shell and all that ever ran in it. The next call starts a new one."""
         process, self._process = self._process, None
         if process is None:
             return
-        self._descendants.kill(process.popen.pid)
-        process.popen.wait()
+        self._descendants.kill(process.pid)
+        process.wait()
         process.close()
         self._descendants.reap(set())
 
-    def _running(self) -> _Process:
-        if self._process is not None and self._process.popen.poll() is not None:
+    def _running(self) -> Bash:
+        if self._process is not None and self._process.poll() is not None:
             self.kill()
         if self._process is None:
             try:
                 with self._descendants.still:
-                    self._process = _Process(self._workdir)
+                    self._process = Bash(self._workdir)
             except OSError as error:
                 raise ToolFailure(f"bash: cannot start /bin/bash: {error.strerror}") from error
         return self._process
 
-    def _result(self, process: _Process, timeout: float, call: Call) -> str:
+    def _result(self, process: Bash, timeout: float, call: Call) -> str:
         tail = Tail(_OUTPUT_BYTES, self._outputs, "bash")
         try:
             status = self._follow(process, tail, time.monotonic() + timeout, call)
@@ -167,16 +117,17 @@ class Shell:
             raise ToolFailure(text)
         return text
 
-    def _how_it_ended(self, process: _Process) -> str:
-        try:
-            code = process.popen.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:  # it closed the descriptor that reports the status
+    def _how_it_ended(self, process: Bash) -> str:
+        import signal  # costs time, and is for its names only
+
+        code = process.wait(1.0)
+        if code is None:  # it closed the descriptor that reports the status
             code = -signal.SIGKILL
         self.kill()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         return f"[the shell {how}; the next command starts a new one]"
 
-    def _follow(self, process: _Process, tail: Tail, deadline: float, call: Call) -> int | None:
+    def _follow(self, process: Bash, tail: Tail, deadline: float, call: Call) -> int | None:
         """Collect output until the command has ended; return its status, or None if the shell ended."""
         poll = select.poll()
         for descriptor in (process.output, process.status, self._wake):
@@ -195,7 +146,7 @@ class Shell:
                     return int(line) if line.strip().isdigit() else None
                 # No status will come: the shell is ending, or `exec` has made another program of it.
                 poll.unregister(process.status)
-            if process.popen.poll() is not None:
+            if process.poll() is not None:
                 _take_what_is_there(process.output, tail)
                 return None
             if process.output in ready:
@@ -210,7 +161,12 @@ def _failure(*parts: str) -> ToolFailure:
 
 
 def _text(tail: Tail) -> str:
-    text = _ANSI.sub("", tail.finish().decode("utf-8", "replace")).rstrip("\n")
+    text = tail.finish().decode("utf-8", "replace")
+    if "\x1b[" in text:
+        import re  # costs time, and few outputs are coloured
+
+        text = re.sub(_ANSI, "", text)
+    text = text.rstrip("\n")
     if not tail.truncated:
         return text
     where = f"[all of it is in {tail.path}]\n" if tail.path else ""
@@ -219,14 +175,16 @@ def _text(tail: Tail) -> str:
 
 def _take_what_is_there(output: int, tail: Tail) -> None:
     """Read what the pipe holds now, and no more: a child in the background may write for ever."""
-    count = array.array("i", [0])
-    fcntl.ioctl(output, termios.FIONREAD, count)
-    while count[0] > 0:
-        chunk = os.read(output, count[0])
-        if not chunk:
+    left = _PIPE_BYTES
+    while left > 0:
+        try:
+            chunk = os.read(output, _CHUNK_BYTES)
+        except BlockingIOError:
             return
-        count[0] -= len(chunk)
         tail.add(chunk)
+        if len(chunk) < _CHUNK_BYTES:
+            return
+        left -= len(chunk)
 
 
 def _drain(wake: int) -> None:
