@@ -25,14 +25,11 @@ _LONGEST_RESULT: Final = 3_000
 class KeptJudgeContext(msgspec.Struct, frozen=True):
     """What a judge's context holds at one moment, as a snapshot keeps it."""
 
-    first: str | None = None
-    user: list[str] = []
-    application: list[str] = []
-    seen: dict[str, list[SeenCall]] = {}
-    open: dict[str, tuple[str, str]] = {}
-
-
-NOTHING_JUDGED: Final = KeptJudgeContext()
+    first: str | None
+    user: list[str]
+    application: list[str]
+    seen: dict[str, list[SeenCall]]
+    open: dict[str, tuple[str, str]]
 
 
 class JudgeContext:

@@ -1,5 +1,5 @@
 """What a brain holds of a session at one moment, in a form that can be kept: the folded state and what each
-thread's model has been shown.
+thread's model, and the judge of its calls, has been shown.
 
 It is a projection of the log up to an event, and nothing else: whoever has it reads on from there, and is
 where a replay of the whole log would be. Most of it are the settled pieces of the conversations, which never
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from corral.brain.judge_context import NOTHING_JUDGED, KeptJudgeContext
+from corral.brain.judge_context import KeptJudgeContext
 from corral.brain.settled import Piece
 from corral.brain.skills_note import KeptShelf
 from corral.brain.transcript import KeptTranscript, Transcript
@@ -74,9 +74,7 @@ class Recollection(msgspec.Struct, frozen=True):
 
 
 def recollection(
-    state: SessionState,
-    threads: Mapping[str, ThreadRecollection],
-    judge: KeptJudgeContext = NOTHING_JUDGED,
+    state: SessionState, threads: Mapping[str, ThreadRecollection], judge: KeptJudgeContext
 ) -> Recollection:
     """What there is to keep of a session now. What waits in the queue is not of the log, and left out."""
     heads: dict[str, _Thread] = {}

@@ -24,7 +24,7 @@ import psycopg
 import structlog
 
 from corral.brain.claims import Claim
-from corral.brain.judge_context import NOTHING_JUDGED, KeptJudgeContext
+from corral.brain.judge_context import KeptJudgeContext
 from corral.brain.recollection import Recalled, Recollection, ThreadRecollection, Unusable, gathered, recalled
 from corral.brain.recollection import recollection as made_of
 from corral.session.state import SessionState
@@ -34,6 +34,7 @@ EVERY: Final = 200
 """So many events a snapshot in the database may lack: about what is replayed in the time of reading one."""
 LARGEST: Final = 32 * 1024 * 1024
 """Bytes; about what one model request may hold. A session that has grown beyond it gets no new snapshot."""
+_FOLDING: Final = ("corral.session", "corral.brain", "corral.wire", "corral.policy")
 _AT_HAND: Final = 256
 _AT_HAND_BYTES: Final = 32 * 1024 * 1024
 _CHAINS: Final = 1024
@@ -158,7 +159,7 @@ class Snapshots:
         claim: Claim,
         state: SessionState,
         threads: Mapping[str, ThreadRecollection],
-        judge: KeptJudgeContext = NOTHING_JUDGED,
+        judge: KeptJudgeContext,
         *,
         rests: bool,
     ) -> None:
@@ -274,7 +275,7 @@ def _new_pieces(kept: Recollection, stored: Mapping[str, int]) -> Iterator[tuple
                 yield thread_id, position, piece.body
 
 
-def code_digest(packages: Sequence[str] = ("corral.session", "corral.brain", "corral.wire")) -> str:
+def code_digest(packages: Sequence[str] = _FOLDING) -> str:
     """What stands for the code that folds: of the source of all that it may depend on.
 
     Wider than it need be, on purpose: a snapshot that is thrown away costs one replay, one that was made by

@@ -75,6 +75,8 @@ class KeptTranscript(msgspec.Struct, frozen=True):
     lost: int
     dropped: int
     looks_back: bool
+    settled_exchanges: int
+    unshown: dict[int, list[Block]]
 
 
 class Transcript:
@@ -86,6 +88,9 @@ class Transcript:
         """What lies before the exchanges."""
         self._lost = 0
         """Calls without a result in what is settled."""
+        self._settled_exchanges = 0
+        self._unshown: dict[int, list[Block]] = {}
+        """What the system said in settled exchanges where no message could carry it, by their numbers."""
         self._exchanges: list[Exchange] = [Exchange(None, {})]
         self._interrupted = False
         self._asking = False
@@ -105,6 +110,8 @@ class Transcript:
         transcript._asking = kept.asking
         transcript._late = kept.late
         transcript.looks_back = kept.looks_back
+        transcript._settled_exchanges = kept.settled_exchanges
+        transcript._unshown = kept.unshown
         return transcript
 
     def kept(self) -> KeptTranscript:
@@ -118,6 +125,8 @@ class Transcript:
             self._lost,
             self._settled.dropped,
             self.looks_back,
+            self._settled_exchanges,
+            self._unshown,
         )
 
     @property
@@ -200,6 +209,9 @@ class Transcript:
         """Settle what no later event and no prompt-cache mark can reach."""
         for exchange in self._exchanges[: first_marked(self._exchanges)]:
             self._lost += exchange.unanswered()
+            if exchange.system and not exchange.user_blocks():
+                self._unshown[self._settled_exchanges] = exchange.system
+            self._settled_exchanges += 1
             for message in exchange.messages():
                 self._settled.add(message)
             del self._exchanges[0]
@@ -215,9 +227,9 @@ class Transcript:
                     found[-1].said = message["content"]
                 case _:
                     found[-1].system = message["content"]
-        if found == [Exchange(None, {})]:
-            return self._exchanges
-        return [*found, *self._exchanges]
+        for number, system in self._unshown.items():
+            found[number].system = system
+        return [*found, *self._exchanges] if self._settled_exchanges else self._exchanges
 
     @property
     def has_new_media(self) -> bool:
@@ -252,7 +264,8 @@ class Transcript:
             first.said += [{"type": "text", "text": _WAITING}, *_fitted(waiting, most)]
         self._exchanges = [first, *exchanges[cut:]]
         self._settled.drop()
-        self._lost = 0
+        self._lost = self._settled_exchanges = 0
+        self._unshown = {}
 
     def _response(self, private: dict[str, Any]) -> None:
         if private.get("refused"):

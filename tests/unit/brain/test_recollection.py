@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis.stateful import initialize
 
 from corral.brain import settled
+from corral.brain.judge_context import JudgeContext, KeptJudgeContext
 from corral.brain.recollection import (
     Recalled,
     Recollection,
@@ -34,8 +35,13 @@ from tests.unit.brain.test_any_session import IMAGE, AnySession
 SHELF = KeptShelf(0, [], False)
 
 
-def kept(state: SessionState, transcript: Transcript) -> Recollection:
-    return recollection(state, {THREAD: ThreadRecollection(transcript, SHELF)})
+NOTHING_JUDGED = JudgeContext().kept()
+
+
+def kept(
+    state: SessionState, transcript: Transcript, judge: KeptJudgeContext = NOTHING_JUDGED
+) -> Recollection:
+    return recollection(state, {THREAD: ThreadRecollection(transcript, SHELF)}, judge)
 
 
 def stored(one: Recollection) -> Recollection:
@@ -49,27 +55,38 @@ def stored(one: Recollection) -> Recollection:
     return gathered(one.seq, one.head, bodies)
 
 
+class Unsettled(Transcript):
+    """A transcript that encodes nothing before it is asked for."""
+
+    def _settle(self) -> None:
+        pass
+
+
 class Reader:
     """A brain's view of the log so far."""
 
-    def __init__(self, state: SessionState, transcript: Transcript) -> None:
-        self.state = state
-        self.transcript = transcript
-
-    @classmethod
-    def of(cls, session: Recalled) -> "Reader":
-        return cls(session.state, session.threads[THREAD].transcript)
+    def __init__(self, session: Recalled | None = None) -> None:
+        self.state = SessionState(THREAD)
+        self.transcript = Transcript(MODEL)
+        self.judge = JudgeContext()
+        if session is not None:
+            self.state = session.state
+            self.transcript = session.threads[THREAD].transcript
+            self.judge.recall(session.judge)
 
     def reads(self, event: Event) -> None:
         self.state = fold(self.state, event)
         self.transcript.add(event)
+        self.judge.add(event)
 
     def keeps(self) -> Recollection:
-        return kept(self.state, self.transcript)
+        return kept(self.state, self.transcript, self.judge.kept())
 
-    def sees(self) -> tuple[SessionState, bytes, int]:
-        request = msgspec.json.encode(self.transcript.encoded())
-        return self.state, request, self.transcript.unanswered()
+    def sees(self) -> tuple[Any, ...]:
+        transcript = self.transcript
+        request = msgspec.json.encode(transcript.encoded())
+        looks = transcript.unanswered(), transcript.looks_back, transcript.sizes()
+        return self.state, request, looks, self.judge.kept()
 
 
 class KeptSession(AnySession):
@@ -89,16 +106,20 @@ class KeptSession(AnySession):
 
 
 def check_every_point(events: list[Event]) -> None:
-    straight = Reader(SessionState(THREAD), Transcript(MODEL))
-    hopping = Reader(SessionState(THREAD), Transcript(MODEL))
+    straight = Reader()
+    hopping = Reader()
     readers: list[Reader] = []
+    plain = Unsettled(MODEL)
     for event in events:
         # One forgets all but what it keeps after every event; the others begin at one point and read on.
-        hopping = Reader.of(recalled(stored(hopping.keeps())))
-        readers.append(Reader.of(recalled(straight.keeps())))
+        hopping = Reader(recalled(stored(hopping.keeps())))
+        readers.append(Reader(recalled(straight.keeps())))
         for reader in (straight, hopping, *readers):
             reader.reads(event)
         assert hopping.sees() == straight.sees()
+        plain.add(event)
+        assert straight.transcript.messages() == plain.messages()
+        assert straight.transcript.sizes() == plain.sizes()
     for reader in readers:
         assert reader.sees() == straight.sees()
 
@@ -166,7 +187,9 @@ def test_each_part_of_a_transcript_is_kept() -> None:
     lost = {**ended, "content": [use("toolu_lost", "bash")], "calls": {"sevt_lost": "toolu_lost"}}
     received = {**said, "from_session_thread_id": "sthr_y", "from_agent_name": "another"}
     log: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
-        ("agent.thread_context_compacted", {}, {"summary": "notes", "kept": 1}),
+        ("agent.thread_context_compacted", {}, {"summary": "so far", "kept": 1}),
+        ("span.model_request_end", {}, ended),
+        ("system.message", said, None),
         ("span.model_request_end", {}, lost),
         *[("user.message", said, None), ("span.model_request_end", {}, ended)] * 3,
         ("user.message", said, None),
@@ -224,3 +247,30 @@ def test_what_waits_in_the_queue_is_not_kept() -> None:
     state = recalled(kept(session.state, session.transcript)).state
     assert (state.inputs, state.last_input) == ((), 0)
     assert state == fold_all(SessionState(THREAD), session.events)
+
+
+@pytest.mark.parametrize("cut_at", [0.3, 0.7, 1.0])
+def test_a_compaction_takes_back_what_was_settled(cut_at: float) -> None:
+    events = list(long_session(8).events)
+    ends = [at for at, event in enumerate(events) if (event.private or {}).get("outcome") == "completed"]
+    for at in reversed(ends):
+        if not (events[at].private or {})["calls"]:
+            said = {"content": [{"type": "text", "text": f"a word of the system's at {at}"}]}
+            heard = Event(0, "sevt", "system.message", THREAD, said, datetime.now(UTC))
+            # Nobody says anything that it could stand behind, before the next answer.
+            events[at + 1 : at + 1] = [heard, events[at]]
+    cut = int(len(events) * cut_at)
+    answers = sum((event.private or {}).get("outcome") == "completed" for event in events[:cut])
+    assert answers > 3
+    for kept_answers in range(answers + 1):
+        private = {"summary": "so far", "kept": kept_answers}
+        compacted = Event(0, "sevt", "agent.thread_context_compacted", THREAD, {}, datetime.now(UTC), private)
+        straight, plain = Transcript(MODEL), Unsettled(MODEL)
+        for event in (*events[:cut], compacted, *events[cut:]):
+            straight.add(event)
+            plain.add(event)
+        assert straight.messages() == plain.messages()
+        assert straight.sizes() == plain.sizes()
+        assert straight.settled.dropped
+        again = recalled(stored(kept(SessionState(THREAD), straight))).threads[THREAD].transcript
+        assert again.messages() == plain.messages()

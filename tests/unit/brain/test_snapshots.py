@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from corral.brain import settled, snapshots
 from corral.brain.claims import Claim
+from corral.brain.judge_context import JudgeContext
 from corral.brain.recollection import Recalled, ThreadRecollection
 from corral.brain.skills_note import KeptShelf
 from corral.brain.snapshots import Snapshots, code_digest
@@ -23,6 +24,7 @@ from tests.unit.brain.simulation import MODEL, THREAD, SimulatedSession, answer
 from tests.unit.session.conftest import LogUnderTest, SilentBus
 
 SHELF = KeptShelf(0, [], False)
+NOTHING_JUDGED = JudgeContext().kept()
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +60,7 @@ class Told:
 
     def is_kept(self, memory: Snapshots, *, rests: bool = True) -> None:
         threads = {THREAD: ThreadRecollection(self.story.transcript, SHELF)}
-        memory.keep(self.claim, self.story.state, threads, rests=rests)
+        memory.keep(self.claim, self.story.state, threads, NOTHING_JUDGED, rests=rests)
 
     def check(self, session: Recalled | None) -> None:
         """Whatever was recalled: with the rest of the story it comes to what all of it comes to."""
@@ -155,7 +157,7 @@ async def test_what_is_dropped_from_a_conversation_leaves_the_database(told: Tol
         for message in said:
             transcript.settled.add(message)
         threads = {THREAD: ThreadRecollection(transcript, SHELF)}
-        memory.keep(told.claim, told.story.state, threads, rests=True)
+        memory.keep(told.claim, told.story.state, threads, NOTHING_JUDGED, rests=True)
     rows = await told.database.fetch("select position from session_snapshot_pieces order by position")
     first = transcript.settled.dropped
     assert first > 2
@@ -240,7 +242,7 @@ async def test_an_older_snapshot_takes_no_newer_ones_place(told: Told) -> None:
     async with written(told.database) as memory:
         told.is_kept(memory)
     async with written(told.database) as memory:
-        memory.keep(told.claim, before, threads, rests=True)
+        memory.keep(told.claim, before, threads, NOTHING_JUDGED, rests=True)
     found = await recalled_anew(told)
     assert found is not None
     assert found.state.seq == told.story.state.seq
