@@ -16,6 +16,14 @@ LARGE: dict[str, Any] = {
     "cache_creation_input_tokens": 40_000,
     "cache_creation": {"ephemeral_5m_input_tokens": 30_000, "ephemeral_1h_input_tokens": 10_000},
 }
+HALF: dict[str, Any] = {
+    "input_tokens": 50_000,
+    "output_tokens": 5_000,
+    "cache_read_input_tokens": 25_000,
+    "cache_creation_input_tokens": 20_000,
+    "cache_creation": {"ephemeral_5m_input_tokens": 15_000, "ephemeral_1h_input_tokens": 5_000},
+}
+"""Far enough from the model's limit that the next turn needs no compaction."""
 
 
 async def spans(session: SessionUnderTest) -> list[Any]:
@@ -98,11 +106,11 @@ async def test_usage_adds_up_over_turns_and_never_goes_back(corral: Corral) -> N
     session = await corral.session()
     after = None
     for _ in range(3):
-        await session.says("go", script=[{"text": "one", "usage": LARGE}])
+        await session.says("go", script=[{"text": "one", "usage": HALF}])
         after = (await session.idle(after=after)).id
     told = await session.events(types=["session.usage"])
-    assert [event.usage.input_tokens for event in told] == [100_000, 200_000, 300_000]
-    assert [event.usage.list_cost.amount for event in told] == ["64", "128", "191"]
+    assert [event.usage.input_tokens for event in told] == [50_000, 100_000, 150_000]
+    assert [event.usage.list_cost.amount for event in told] == ["32", "64", "96"]
     times = [event.usage.active_seconds for event in told]
     assert times == sorted(times)
 

@@ -25,11 +25,12 @@ Block = dict[str, Any]
 
 
 def text_of(block: Mapping[str, Any]) -> str:
-    """The text of a block: a text's, or a text document's."""
-    if block.get("type") == "text":
-        return str(block["text"])
-    source: Mapping[str, Any] = block.get("source") or {}
-    return str(source["data"]) if source.get("type") == "text" else ""
+    """The text of a block: a text's, or a text document's. Of a search result, which is short, none."""
+    match block:
+        case {"type": "text", "text": text} | {"source": {"type": "text", "data": text}}:
+            return str(text)
+        case _:
+            return ""
 
 
 def preview(content: Iterable[Block], event_id: str) -> list[Block] | None:

@@ -132,6 +132,8 @@ class Shell:
         poll = select.poll()
         for descriptor in (process.output, process.status, self._wake):
             poll.register(descriptor, select.POLLIN)
+        if deadline <= time.monotonic():
+            raise TimeoutError  # however fast the command is
         while True:
             left = deadline - time.monotonic()
             ready = {descriptor for descriptor, _ in poll.poll(min(max(0.0, left), _POLL_SECONDS) * 1000)}
