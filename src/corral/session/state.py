@@ -13,7 +13,7 @@ import msgspec
 
 from corral.session import thread_state
 from corral.session.events import Event, Input, NewEvent
-from corral.session.thread_state import Status, ThreadState, Usage, fold_thread
+from corral.session.thread_state import Status, ThreadState, Usage, fold_thread, used_anew
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -112,6 +112,8 @@ def _threads(state: SessionState, event: Event) -> dict[str, ThreadState] | None
             lead = {event.thread_id: state.thread(event.thread_id)}
             ended = {**lead, **state.threads}
             return {name: fold_thread(one, event, fresh=False) for name, one in ended.items()}
+        case "session.updated" if is_copy(event):
+            return {name: used_anew(one) for name, one in state.threads.items()}
         case _:
             pass
     before = state.thread(event.thread_id)
@@ -141,6 +143,11 @@ def _changes(state: SessionState, event: Event, primary: str) -> dict[str, Any]:
             return {"outcome": msgspec.structs.replace(state.outcome, fresh=False)}
         case "span.model_request_end" | "agent.tool_result":
             return {"usage": state.usage.plus((event.private or {}).get("usage") or {})}
+        case "session.updated" if is_copy(event):
+            used: dict[str, Any] = {"usage": Usage(), "active": 0, "running_since": None}
+            if "budget" in event.body:
+                used |= {"budget": limit_cents(event.body["budget"]), "budget_held": False}
+            return used
         case "session.updated" if "budget" in event.body:
             return {"budget": limit_cents(event.body["budget"]), "budget_held": False}
         case "session.status_running":
@@ -165,6 +172,11 @@ def _changes(state: SessionState, event: Event, primary: str) -> dict[str, Any]:
             return {**_stopped_running(state, event), "status": "terminated"}
         case _:
             return {}
+
+
+def is_copy(event: Event) -> bool:
+    """Whether all before was copied from another session, which has paid for it (`corral.extensions`)."""
+    return "origin" in (event.private or {})
 
 
 STATUSES: Final[Mapping[str, Status]] = {
