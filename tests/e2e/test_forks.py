@@ -7,6 +7,16 @@ import msgspec
 import pytest
 
 from tests.corral_server import Corral, SessionUnderTest
+from tests.e2e.coordinating import (
+    CUSTOM,
+    children,
+    coordinated,
+    ended,
+    played,
+    starts,
+    thread_events,
+    threads,
+)
 from tests.e2e.test_terminal_chat import WEATHER
 from tests.e2e.worker_at_work import asking, bash
 
@@ -131,3 +141,61 @@ async def test_files_come_along_and_forks_tell_no_webhook_of_what_was(corral: Co
     await corral.client.beta.sessions.delete(session.id)
     listed = await corral.client.beta.files.list(extra_query={"scope_id": made.id})
     assert [one.filename for one in listed.data] == ["notes.txt"]
+
+
+async def test_a_session_of_many_agents_can_be_forked_at_each_of_its_events(corral: Corral) -> None:
+    session = await coordinated(corral, "one", "two", tools=[asking("bash"), CUSTOM])
+    look_up = {"tools": [{"name": "look_up", "input": {"what": "x"}}]}
+    calls = [
+        starts("one", {"text": "found it"}),
+        starts("two", bash("make release"), {"text": "released"}),
+        starts("self", look_up, {"text": "looked"}),
+    ]
+    await session.says("go", script=[{"tools": calls}, {"text": "wait"}, {"text": "so far"}])
+    await session.idle()
+    ids = await logged(session)
+    assert len(ids) > 30
+    for event_id in ids:
+        made = await fork(session, event_id=event_id)
+        shown = await made.retrieve()
+        assert shown.status == "idle"
+        assert shown.usage.output_tokens == 0
+        statuses = {thread.status for thread in await threads(made)}
+        assert statuses == {"idle"}
+        before = corral.model.stats["requests"]
+        last = (await made.events())[-1]
+        await made.says("and now", script=[{"text": "on I go"}])
+        idle = await made.idle(after=last.id)
+        assert idle.stop_reason.type == "end_turn"
+        # The model refuses what the real one refuses; this is the one request that it had.
+        assert corral.model.stats["requests"] == before + 1
+
+
+async def test_the_agents_of_a_fork_are_its_own_and_know_it(corral: Corral) -> None:
+    session = await coordinated(corral, "one")
+    await session.says("go", script=[{"tools": [starts("one", {"text": "first"})]}, {"text": "ok"}])
+    await session.idle()
+    made = await fork(session)
+    [old], [new] = (await children(session)).values(), (await children(made)).values()
+    assert old.id != new.id
+    assert (new.agent.name, new.status, new.parent_thread_id is None) == ("one", "idle", False)
+    last = (await made.events())[-1]
+    message = played({"text": "second"})
+    again = {"name": "ant__send_to_agent", "input": {"thread_id": new.id, "message": message}}
+    await made.says("more", script=[{"tools": [again]}, {"text": "ok"}, {"text": "done"}])
+    await made.until("session.status_idle", where=ended, after=last.id)
+    texts = str(await thread_events(made, new.id))
+    assert "first" in texts
+    assert "second" in texts
+    assert "second" not in str(await thread_events(session, old.id))
+    seen = msgspec.json.encode([r["messages"] for r in corral.model.requests()[-3:]]).decode()
+    assert new.id in seen
+    assert old.id not in seen
+
+
+async def logged(session: SessionUnderTest) -> list[str]:
+    """The ids of all events of a session's log, those of every thread."""
+    rows = await session.corral.database.fetch(
+        "select id from events where session_id = %s order by seq", (session.id,)
+    )
+    return [row["id"] for row in rows]

@@ -101,7 +101,8 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     thread_id: str
     processed_at: datetime
     body: msgspec.Raw
-    private: msgspec.Raw | None = None
+    private: msgspec.Raw
+    """``null`` where there is none."""
     resolves: str | None = None
     crossposted: int = 0
     digest: str | None = None
@@ -116,7 +117,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
             thread_id=event.thread_id,
             processed_at=event.processed_at,
             body=msgspec.Raw(event.body.encode()),
-            private=None if event.private is None else msgspec.Raw(event.private.encode()),
+            private=msgspec.Raw(b"null" if event.private is None else event.private.encode()),
             resolves=event.resolves,
             crossposted=event.crossposted,
             digest=None if event.digest is None else event.digest.hex(),
@@ -130,7 +131,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
             self.type,
             self.thread_id,
             bytes(self.body).decode(),
-            None if self.private is None else bytes(self.private).decode(),
+            None if bytes(self.private) == b"null" else bytes(self.private).decode(),
             self.resolves,
             self.crossposted,
             self.processed_at,
