@@ -220,6 +220,7 @@ async def open_services(
                 vaults=vaults,
                 work=work,
                 prices=prices,
+                web=web_offer(settings.gateway),
             )
         )
         at_work = None

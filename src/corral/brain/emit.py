@@ -170,13 +170,18 @@ class PreviewIds(msgspec.Struct):
 
 
 def response(
-    voice: Voice, start_id: str, answer: ModelResponse, ids: PreviewIds, state: SessionState
+    voice: Voice,
+    start_id: str,
+    answer: ModelResponse,
+    ids: PreviewIds,
+    state: SessionState,
+    asked: Mapping[str, str] | None = None,
 ) -> list[NewEvent]:
     """What a model's answer writes: thinking, message, tool uses, the end of the request, and the results of
     those calls that the brain answers itself.
 
-    The request's end keeps the raw answer, which event stands for which call of the model, and what calls
-    that deal with other threads are answered.
+    The request's end keeps the raw answer, which event stands for which call of the model, what calls that
+    deal with other threads are answered, and what was `asked`, as digests.
     """
     events = _said(voice, answer, ids)
     calls: dict[str, str] = {}
@@ -195,7 +200,7 @@ def response(
         calls[block["id"]] = use.id
         events.append(use)
         answers.extend(_own_result(voice, use))
-    return [*events, _completed(voice, start_id, answer, calls, answered), *answers]
+    return [*events, _completed(voice, start_id, answer, calls, answered, asked), *answers]
 
 
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -261,6 +266,7 @@ def _completed(
     answer: ModelResponse,
     calls: Mapping[str, str],
     answered: Mapping[str, Mapping[str, Any]],
+    asked: Mapping[str, str] | None,
 ) -> NewEvent:
     usage = usage_of(voice, answer)
     counts = {name: usage[name] for name in ("input_tokens", "output_tokens", "cache_read_input_tokens")}
@@ -281,6 +287,7 @@ def _completed(
             "stop_details": answer.stop_details,
             "calls": calls,
             **({"answered": answered} if answered else {}),
+            **({"request": asked} if asked else {}),
             "model": voice.agent["model"]["id"],
             "served_model": answer.model,
             "usage": usage,

@@ -6,6 +6,7 @@ from typing import Any
 import structlog
 
 from corral.brain import emit
+from corral.brain.asked import asked
 from corral.brain.claims import Claim
 from corral.brain.delegation import delegation_of
 from corral.brain.file_sources import FileReader, FileSources
@@ -118,14 +119,16 @@ class ThreadKit:
             system[-1]["cache_control"] = {"type": "ephemeral"}
         if unanswered := self.transcript.unanswered():
             _log.error("the history was repaired for the model; no promise allows that", calls=unanswered)
+        messages, tools = self.transcript.messages(), self._tools()
         return ModelRequest(
             model=model["id"],
-            messages=await self._sources.resolved(self.transcript.messages()),
+            messages=await self._sources.resolved(messages),
             system=system,
-            tools=self._tools(),
+            tools=tools,
             effort=model["effort"]["type"],
             speed=model["speed"],
             session_id=self._claim.session_id,
+            asked=asked(model, system, tools, messages),
         )
 
     def _tools(self) -> list[dict[str, Any]]:

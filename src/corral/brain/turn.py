@@ -259,7 +259,9 @@ class ThreadTurn:
         match outcome:
             case Answered():
                 await self._held.append_fact(
-                    lambda now: emit.response(self._voice, start.id, outcome.response, outcome.ids, now)
+                    lambda now: emit.response(
+                        self._voice, start.id, outcome.response, outcome.ids, now, outcome.asked
+                    )
                 )
             case Failed():
                 await self._failed(start.id, outcome.failure)

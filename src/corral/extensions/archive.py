@@ -89,6 +89,8 @@ class ExportedSession(msgspec.Struct, frozen=True, kw_only=True):
     skills: list[dict[str, Any]]
     mcp_tools: list[dict[str, Any]]
     files: list[ExportedFile]
+    web: dict[str, Any]
+    """The web tools that the server offered."""
     origin: dict[str, Any] | None = None
 
 

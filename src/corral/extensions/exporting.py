@@ -8,6 +8,7 @@ import msgspec
 import structlog
 
 import corral
+from corral.brain.web_tools import NO_WEB, WebOffer
 from corral.extensions.archive import (
     FILES,
     FORMAT,
@@ -69,7 +70,10 @@ _log = structlog.get_logger(__name__)
 class Exporting:
     """Exports sessions. `key` signs the files."""
 
-    def __init__(self, database: Database, blobs: Blobs, key: SigningKey | None) -> None:
+    def __init__(
+        self, database: Database, blobs: Blobs, key: SigningKey | None, web: WebOffer = NO_WEB
+    ) -> None:
+        self._web = web
         self._database = database
         self._blobs = blobs
         self._key = key
@@ -113,7 +117,7 @@ class Exporting:
             head=walk.head.hex() if walk.seq == row["last_seq"] > 0 else None,
         )
         yield writer.member(MANIFEST, msgspec.json.encode(manifest))
-        yield writer.member(SESSION, msgspec.json.encode(_session(row, files)))
+        yield writer.member(SESSION, msgspec.json.encode(_session(row, files, self._web)))
         number = 0
         async for events in self._pages(row["id"], row["last_seq"]):
             number += 1
@@ -141,12 +145,15 @@ class Exporting:
             yield [StoredEvent(**row) for row in rows]
 
 
-def _session(row: Row, files: Sequence[Row]) -> ExportedSession:
+def _session(row: Row, files: Sequence[Row], web: WebOffer) -> ExportedSession:
     kept: dict[str, Any] = {
         name: value for name, value in row.items() if name not in ("last_seq", "created_at")
     }
     return ExportedSession(
-        **kept, created_at=to_wire(row["created_at"]), files=[_file(row["id"], file) for file in files]
+        **kept,
+        created_at=to_wire(row["created_at"]),
+        files=[_file(row["id"], file) for file in files],
+        web=msgspec.to_builtins(web),
     )
 
 

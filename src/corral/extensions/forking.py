@@ -141,8 +141,8 @@ async def _cut(connection: Connection, source: Row, event_id: str | None) -> tup
 async def agent_at(connection: Connection, source: Row, cut: int) -> dict[str, Any]:
     """The session's agent as it was after event `cut`: the next change after it tells what it changed."""
     cursor = await connection.execute(
-        "select private -> 'former_agent' as agent from events where session_id = %s and seq > %s"
-        " and type = 'session.updated' and private -> 'former_agent' is not null order by seq limit 1",
+        "select private #> '{former,agent}' as agent from events where session_id = %s and seq > %s"
+        " and type = 'session.updated' and private #> '{former,agent}' is not null order by seq limit 1",
         (source["id"], cut),
     )
     row = await cursor.fetchone()

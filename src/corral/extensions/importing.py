@@ -7,7 +7,7 @@ and of skills that are not here does not come along; and nothing that it says wa
 import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 import msgspec
 import psycopg
@@ -348,20 +348,17 @@ async def _with_skills_here(
 
 
 def _with_skills(value: Any, here: set[str]) -> Any:
-    match value:
-        case dict():
-            return {
-                name: [skill for skill in item if skill["version"] in here]
-                if name == "skills"
-                else _with_skills(item, here)
-                if name in ("multiagent", "agents", "subagents", "predefined_agents")
-                else item
-                for name, item in value.items()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-            }
-        case list():
-            return [_with_skills(item, here) for item in value]  # pyright: ignore[reportUnknownVariableType]
-        case _:
-            return value
+    if isinstance(value, list):
+        return [_with_skills(item, here) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    agent = {**cast("dict[str, Any]", value)}
+    if "skills" in agent:
+        agent["skills"] = [skill for skill in agent["skills"] if skill["version"] in here]
+    for name in ("multiagent", "agents", "subagents", "predefined_agents"):
+        if name in agent:
+            agent[name] = _with_skills(agent[name], here)
+    return agent
 
 
 def _page(events: Any) -> list[StoredEvent]:

@@ -65,8 +65,9 @@ class LogCopy:
         body = names.value(msgspec.json.decode(event.body))
         private = None if event.private is None else names.value(msgspec.json.decode(event.private))
         if private is not None:
-            private.pop("usage", None)  # it was paid for once, there
-            private.pop("origin", None)
+            # It was paid for once, there; and what was asked there named other threads.
+            for name in ("usage", "request", "origin"):
+                private.pop(name, None)
         copied = Event(
             self.state.seq + 1,
             names.name(event.id),

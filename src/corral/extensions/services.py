@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from corral.brain.web_tools import WebOffer
 from corral.bus.hub import Bus
 from corral.extensions.exporting import Exporting
 from corral.extensions.forking import Forking, WorkItems
@@ -45,6 +46,7 @@ async def open_extensions(
     vaults: Vaults,
     work: WorkItems,
     prices: PriceTable,
+    web: WebOffer,
 ) -> AsyncGenerator[Extensions]:
     """The extensions, and the seals of what this server writes (`written`: `LogWriter.written`).
 
@@ -57,7 +59,7 @@ async def open_extensions(
         yield Extensions(
             verifying=Verifying(database, keys),
             forking=Forking(database, bus, environments=environments, work=work, prices=prices),
-            exporting=Exporting(database, blobs, key),
+            exporting=Exporting(database, blobs, key, web),
             importing=Importing(
                 database,
                 bus,

@@ -19,6 +19,8 @@ class ModelRequest(msgspec.Struct, frozen=True):
     effort: str = "high"
     speed: str = "standard"
     session_id: str = ""
+    asked: dict[str, str] = {}
+    """Digests of its parts, which the log keeps (`corral.brain.asked`); not for the provider."""
 
 
 class BlockStarted(msgspec.Struct, frozen=True):

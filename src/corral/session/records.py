@@ -221,9 +221,14 @@ class SessionRecords:
                     " on conflict (session_id) do update set due_at = least(w.due_at, excluded.due_at)",
                     (session_id,),
                 )
-            # So that the agent of any moment can be told (`corral.extensions.forking`).
-            former = {"former_agent": msgspec.json.decode(row["agent"])} if "agent" in changed else None
-            updated = new_event("session.updated", row["primary_thread_id"], private=former, **changed)
+            # So that what held at any moment can be told (`corral.extensions`).
+            former = {name: msgspec.json.decode(row[name]) for name in ("agent", "budget") if name in changed}
+            updated = new_event(
+                "session.updated",
+                row["primary_thread_id"],
+                private={"former": former} if former else None,
+                **changed,
+            )
             await append(connection, row, updated)
             return await locked(connection, session_id)
 
