@@ -71,7 +71,7 @@ Members = dict[str, bytes]
 def unpacked(content: bytes) -> Members:
     """What any tar program finds in the file."""
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
-        found = {}
+        found: Members = {}
         for member in tar:
             file = tar.extractfile(member)
             assert file is not None

@@ -87,7 +87,8 @@ async def test_the_agent_is_that_of_the_moment(corral: Corral) -> None:
     session = await corral.session()
     await session.says("hello", script=[{"text": "one"}])
     idle = await session.idle()
-    await corral.client.beta.sessions.update(session.id, agent={"tools": [WEATHER]})
+    tools: Any = {"tools": [WEATHER]}
+    await corral.client.beta.sessions.update(session.id, agent=tools)
     later = (await session.events())[-1]
     assert (await (await fork(session, event_id=idle.id)).retrieve()).agent.tools == []
     assert len((await (await fork(session, event_id=later.id)).retrieve()).agent.tools) == 1

@@ -95,7 +95,8 @@ async def test_a_change_of_the_agent_and_a_fork_come_out_as_they_were(corral: Co
     session = await corral.session()
     await session.says("hello", script=[{"text": "one"}])
     first = await session.idle()
-    await corral.client.beta.sessions.update(session.id, agent={"tools": [WEATHER]})
+    tools: Any = {"tools": [WEATHER]}
+    await corral.client.beta.sessions.update(session.id, agent=tools)
     await session.says("go", script=[{"tools": [{"name": "get_weather", "input": {"city": "Oslo"}}]}])
     await session.idle(after=first.id)
     report = await replayed(await exported(session))
@@ -128,7 +129,11 @@ def _other_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _other_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     before = toolset.tool_definitions
-    monkeypatch.setattr("corral.brain.kit.tool_definitions", lambda agent: before(agent)[:-1])
+
+    def definitions(agent: dict[str, Any]) -> list[dict[str, Any]]:
+        return before(agent)[:-1]
+
+    monkeypatch.setattr("corral.brain.kit.tool_definitions", definitions)
 
 
 def _other_decision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Whoever changes a log in the database is found out: by the digests, by seals, or by a head that was kept."""
+"""Whoever changes a log in the database is found out: by digests, by seals, or by a head that was kept."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -200,7 +200,7 @@ async def test_seals_cannot_be_changed_or_taken_out_of_the_middle(sealed: Corral
     for _ in range(2):
         other = await worked(sealed, seals=False)
         await seal(sealed)
-    assert (await verified(other))["intact"]
+        assert (await verified(other))["intact"]
     for statement in SEAL_ALTERATIONS[name]:
         await sealed.database.execute(statement)  # pyright: ignore[reportArgumentType]
     found = await verified(session)

@@ -1,4 +1,4 @@
-"""What a model was asked, as digests: by them a replay tells whether it would be asked the same again. Pure."""
+"""What a model was asked, as digests: they tell a replay whether it would be asked the same. Pure."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """The file that a session is exported to: a gzipped tar of plain files, written and read in one go.
 
 The members stand in a fixed order: ``manifest.json``, ``session.json``, ``events/00001.jsonl`` and so on,
-``files/<id>`` for each file, ``checksums.json``, and ``signature.json`` where the server has a key. Reading is
-strict: any other member, order, kind, header or size is refused, so that there is one way to read a file, and
-nothing is unpacked by name. Everything works on open files and blocks: call it off the event loop.
+``files/<id>`` for each file, ``checksums.json``, and ``signature.json`` where the server has a key. Reading
+is strict: any other member, order, kind, header or size is refused, so that there is one way to read a file,
+and nothing is unpacked by name. Everything works on open files and blocks: call it off the event loop.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that goes with a session. ``role``: mounted in it, put out by it, or shown in its conversation."""
+    """A file of a session. ``role``: mounted in it, put out by it, or shown in its conversation."""
 
     id: str
     role: str
@@ -308,7 +308,8 @@ class ArchiveReader:
         self._place = 0
         self._last = ""
         self.signed_by: VerifyKey | None = None
-        """The key that the file is signed with, once all of it was read. Anybody can sign with one of theirs."""
+        """The key that the file is signed with, once all of it was read. Anybody can sign with one of theirs.
+        """
 
     def members(self) -> Iterator[Member]:
         """The members up to the checksums, which are held against what was read."""

@@ -1,7 +1,8 @@
 """The end of a copied log: what was under way where it was cut is closed, and the session is idle. Pure.
 
-Nothing that is open in a copy may run from it: the original may have run it, or may do so yet, and an imported
-log is somebody's word. So every open call has a result that says so, and the next turn begins from there.
+Nothing that is open in a copy may run from it: the original may have run it, or may do so yet, and an
+imported log is somebody's word. So every open call has a result that says so, and the next turn begins from
+there.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,8 @@ from corral.session.state import SessionState, as_if
 from corral.session.thread_state import ThreadState
 
 UNKNOWN: Final = (
-    "This session is a copy of another one, which was cut here: the call has no result in it. In the other one "
-    "it may have run, or may run yet; check before you repeat it."
+    "This session is a copy of another one, which was cut here: the call has no result in it. In the other "
+    "one it may have run, or may run yet; check before you repeat it."
 )
 _OUTCOME: Final = "The session is a copy of another one, which was cut while this outcome was worked on."
 

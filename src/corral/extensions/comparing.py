@@ -1,7 +1,7 @@
 """Compares events that this version would write with those that a log has. Pure.
 
-Ids are new each time, and times and prices are not the brain's decisions: they are left out. Everything else has
-to be the same, what is kept beside an event for the model included.
+Ids are new each time, and times and prices are not the brain's decisions: they are left out. Everything else
+has to be the same, what is kept beside an event for the model included.
 """
 
 import re
@@ -19,7 +19,9 @@ _LEFT_OUT: Final = frozenset(
 def first_difference(
     written: Sequence[NewEvent], recorded: Sequence[Event]
 ) -> tuple[int, NewEvent | None, Event | None] | None:
-    """The place in `written`, counted from 0, of the first event that the log does not have; None if it has all."""
+    """The place in `written`, counted from 0, of the first event that the log does not have; None if it has
+    all.
+    """
     names = _names(written, recorded)
     for place, new in enumerate(written):
         found = recorded[place] if place < len(recorded) else None

@@ -49,7 +49,8 @@ select s.id, s.title, s.metadata, s.agent, s.vault_ids, s.budget, s.primary_thre
         as origin
 from sessions s join environments e on e.id = s.environment_id where s.id = %s
 """
-# The files of the conversation are named in sources of content blocks; a file of another session is not taken.
+# The files of the conversation are named in sources of content blocks; a file of another session is not
+# taken.
 _FILES: Final = """
 with shown as (
     select distinct m[1] as id from events e,

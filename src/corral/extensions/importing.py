@@ -1,7 +1,8 @@
 """Imports a session from a file that a server has exported: under new ids, closed at its end, and marked.
 
-A file can be anybody's work. It is looked through first (`inspecting`); what it holds of secrets' names, of memory
-and of skills that are not here does not come along; and nothing that it says was allowed or under way can run.
+A file can be anybody's work. It is looked through first (`inspecting`); what it holds of secrets' names, of
+memory and of skills that are not here does not come along; and nothing that it says was allowed or under way
+can run.
 """
 
 import asyncio
@@ -314,8 +315,8 @@ async def _insert_session(
     session = found.session
     budget = _budget(session.budget)
     await connection.execute(
-        "insert into sessions (id, title, metadata, environment_id, agent_id, agent_version, agent, vault_ids,"
-        " budget, primary_thread_id, usage) values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        "insert into sessions (id, title, metadata, environment_id, agent_id, agent_version, agent,"
+        " vault_ids, budget, primary_thread_id, usage) values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
         (
             session_id,
             msgspec.convert(session.title, Title | None),

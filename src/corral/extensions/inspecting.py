@@ -1,7 +1,7 @@
 """Looks through an exported session before anything is made of it: its form, its sums, its chain, its events.
 
-What a file says is somebody's word. Each event must have the shape that the API shows, and the private part that
-the brain goes by; the agents must be agents. Whether all of it makes a log is found when it is folded.
+What a file says is somebody's word. Each event must have the shape that the API shows, and the private part
+that the brain goes by; the agents must be agents. Whether all of it makes a log is found when it is folded.
 """
 
 from collections.abc import Iterator, Mapping

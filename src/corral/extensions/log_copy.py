@@ -140,8 +140,8 @@ class LogCopy:
             return
         for thread in self.state.threads.values():
             await self._connection.execute(
-                "insert into threads (session_id, id, parent_thread_id, agent, status, created_at, updated_at,"
-                " archived_at) values (%s, %s, %s, %s, %s, coalesce(%s, now()), now(),"
+                "insert into threads (session_id, id, parent_thread_id, agent, status, created_at,"
+                " updated_at, archived_at) values (%s, %s, %s, %s, %s, coalesce(%s, now()), now(),"
                 " case when %s then now() end)",
                 (
                     self._session_id,

@@ -1,8 +1,8 @@
 """New ids for a copy of a log, and every reference to an old one changed with it. Pure.
 
-Ids are unique among all sessions, so a copy cannot keep them. A model knows threads by their ids too, from what
-it was told and has said; there they are changed within texts. What a model has thought is left alone: its
-signature covers the words, so they go back as they came or not at all.
+Ids are unique among all sessions, so a copy cannot keep them. A model knows threads by their ids too, from
+what it was told and has said; there they are changed within texts. What a model has thought is left alone:
+its signature covers the words, so they go back as they came or not at all.
 """
 
 import re

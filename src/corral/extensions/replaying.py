@@ -1,9 +1,9 @@
 """Replays a session: would this version of Corral, given the same answers of the model, have acted alike?
 
-Nothing outside is touched. The recorded log is walked along; where the brain acted, this version decides on the
-same state, with the model's recorded answer, and what it would write and ask is held against what the log has.
-What came from outside (tools' results, the client, the API) is taken as it is. The state is always that of the
-recorded log, so one difference does not bring others after it; the first one ends the replay.
+Nothing outside is touched. The recorded log is walked along; where the brain acted, this version decides on
+the same state, with the model's recorded answer, and what it would write and ask is held against what the log
+has. What came from outside (tools' results, the client, the API) is taken as it is. The state is always that
+of the recorded log, so one difference does not bring others after it; the first one ends the replay.
 """
 
 from collections.abc import Callable, Iterator, Sequence

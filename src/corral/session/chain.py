@@ -1,12 +1,12 @@
 """The chain over a session's log: a hash of each event and of all that came before it. Pure.
 
 What an event's row keeps is its digest, made before it is written: of its content byte for byte, of its place
-where the writer knows it, and of what stands before it in the same commit. The chain's link goes over that, the
-event's time and the link before. Links are computed where they are wanted, by whoever seals or verifies a log
-(`corral.session.seals`), so that they cost no commit anything.
+where the writer knows it, and of what stands before it in the same commit. The chain's link goes over that,
+the event's time and the link before. Links are computed where they are wanted, by whoever seals or verifies a
+log (`corral.session.seals`), so that they cost no commit anything.
 
-Whoever can write to the database can also make digests anew. What shows that is a link that was kept elsewhere:
-signed, or noted by a person.
+Whoever can write to the database can also make digests anew. What shows that is a link that was kept
+elsewhere: signed, or noted by a person.
 """
 
 import hashlib
@@ -86,12 +86,13 @@ def _digest(
     resolves: str | None,
     crossposted: int,
 ) -> bytes:
-    # Ids and types hold no control characters, and the texts' lengths stand before them: parts can be told apart.
+    # Ids and types hold no control characters, and the texts' lengths stand before them: parts can be told
+    # apart.
     place = "" if base is None else base
     length = -1 if private is None else len(private)
     text = (
-        f"{place}\x1f{id}\x1f{type}\x1f{thread_id}\x1f{resolves or ''}\x1f{crossposted}\x1f{len(body)}\x1f{length}"
-        f"\x1f{body}{private or ''}"
+        f"{place}\x1f{id}\x1f{type}\x1f{thread_id}\x1f{resolves or ''}\x1f{crossposted}\x1f"
+        f"{len(body)}\x1f{length}\x1f{body}{private or ''}"
     )
     return hashlib.sha256(before + text.encode()).digest()
 

@@ -1,7 +1,7 @@
 """Seals what sessions have written, every so often; see `corral.session.seals`.
 
-Each server seals the sessions that it has written to. What it missed, since it was killed or wrote past the log's
-writer, is found by looking through the sessions at its start and every hour.
+Each server seals the sessions that it has written to. What it missed, since it was killed or wrote past the
+log's writer, is found by looking through the sessions at its start and every hour.
 """
 
 import asyncio

@@ -1,8 +1,10 @@
-"""Seals: where the chains of sessions stood at a moment, signed by a key that the database does not have. Pure.
+"""Seals: where the chains of sessions stood at a moment, signed by a key that the database does not have.
+Pure.
 
-A seal holds the heads of many sessions at once and the digest of the seal before it, under a gapless number. So
-whoever can write to the database can neither make a seal, nor alter one, nor take one out of the middle. They can
-take the last ones away: who wants to notice that as well keeps the numbers that the server's log tells.
+A seal holds the heads of many sessions at once and the digest of the seal before it, under a gapless number.
+So whoever can write to the database can neither make a seal, nor alter one, nor take one out of the middle.
+They can take the last ones away: who wants to notice that as well keeps the numbers that the server's log
+tells.
 """
 
 import base64
@@ -106,7 +108,9 @@ def seal_digest(number: int, previous: bytes, sealed_at: datetime, entries: Sequ
 
 
 def seal_fault(seal: Seal, entries: Sequence[Entry], keys: Sequence[VerifyKey]) -> str | None:
-    """What is wrong with a seal in itself; None if it is in order. Unsigned ones are, where there are no keys."""
+    """What is wrong with a seal in itself; None if it is in order. Unsigned ones are, where there are no
+    keys.
+    """
     if seal_digest(seal.number, seal.previous, seal.sealed_at, entries) != seal.digest:
         return "is not as it was made"
     if not keys:

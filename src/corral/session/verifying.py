@@ -90,7 +90,7 @@ class Verifying:
         return [(row["number"], Entry(session_id, row["seq"], row["head"])) for row in rows]
 
     async def _seal_problems(self, numbers: Sequence[int]) -> list[Problem]:
-        """What is wrong with the seals that hold the session, and with their row of numbers up to the last."""
+        """What is wrong with the seals that hold the session, and with their numbers up to the last."""
         if not numbers:
             return []
         found: list[Problem] = []

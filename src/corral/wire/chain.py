@@ -21,7 +21,9 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class ChainProblem(msgspec.Struct, frozen=True):
-    """The first thing at fault. ``seq`` is the place of the first event concerned; null if a seal is at fault."""
+    """The first thing at fault. ``seq`` is the place of the first event concerned; null if a seal is at
+    fault.
+    """
 
     kind: str
     seq: int | None
@@ -37,7 +39,8 @@ class ChainReport(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     """How many events were found in order, from the first on."""
     head: Head
-    """The link of the last of them. Kept elsewhere, it shows later whether the log up to there was changed."""
+    """The link of the last of them. Kept elsewhere, it shows later whether the log up to there was changed.
+    """
     undigested: int
     """Events without a digest of their own: written by a server of an older version, covered once sealed."""
     sealed_through: int
