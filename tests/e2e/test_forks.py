@@ -200,3 +200,19 @@ async def logged(session: SessionUnderTest) -> list[str]:
         "select id from events where session_id = %s order by seq", (session.id,)
     )
     return [row["id"] for row in rows]
+
+
+async def test_what_a_session_was_told_may_hold_anything(corral: Corral) -> None:
+    session = await corral.session(WEATHER)
+    odd = "a \u0000 b \u2028 💥"
+    calls = [{"name": "get_weather", "input": {"city": odd}}]
+    await session.says("go", script=[{"text": odd, "tools": calls}])
+    await session.idle()
+    tools: Any = {"tools": [asking("bash")]}
+    made = await fork(session)
+    assert told(await made.events())[:5] == told(await session.events())[:5]
+    await corral.client.beta.sessions.update(made.id, agent=tools)
+    first = (await made.events())[0]
+    assert [tool.type for tool in (await (await fork(made, event_id=first.id)).retrieve()).agent.tools] == [
+        "custom"
+    ]

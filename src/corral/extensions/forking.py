@@ -141,8 +141,9 @@ async def _cut(connection: Connection, source: Row, event_id: str | None) -> tup
 async def agent_at(connection: Connection, source: Row, cut: int) -> dict[str, Any]:
     """The session's agent as it was after event `cut`: the next change after it tells what it changed."""
     cursor = await connection.execute(
-        "select private #> '{former,agent}' as agent from events where session_id = %s and seq > %s"
-        " and type = 'session.updated' and private #> '{former,agent}' is not null order by seq limit 1",
+        "select readable(private) #> '{former,agent}' as agent from events where session_id = %s and seq > %s"
+        " and type = 'session.updated' and readable(private) #> '{former,agent}' is not null"
+        " order by seq limit 1",
         (source["id"], cut),
     )
     row = await cursor.fetchone()
@@ -175,8 +176,9 @@ async def _renaming(connection: Connection, session_id: str, cut: int) -> Renami
     renaming = Renaming()
     cursor = await connection.execute(
         "select id,"
-        " case when type = 'session.thread_created' then body ->> 'session_thread_id' end as thread,"
-        " case when type = 'user.define_outcome' then body ->> 'outcome_id' end as outcome"
+        " case when type = 'session.thread_created' then readable(body) ->> 'session_thread_id' end"
+        " as thread,"
+        " case when type = 'user.define_outcome' then readable(body) ->> 'outcome_id' end as outcome"
         " from events where session_id = %s and seq <= %s",
         (session_id, cut),
     )

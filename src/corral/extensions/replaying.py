@@ -7,19 +7,21 @@ of the recorded log, so one difference does not bring others after it; the first
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
 import corral
 from corral.brain import emit
 from corral.brain.decide import (
+    AwaitRetry,
     CallModel,
     CloseRequest,
     Deny,
     Evaluate,
     GoIdle,
     Interrupt,
+    Rest,
     Rules,
     RunTools,
     Settle,
@@ -276,33 +278,36 @@ class Replay:
         voice, now, thread = kit.voice, event.processed_at, state.thread(kit.voice.thread_id)
         if thread.request is not None and (end := self._end_of(thread.request)) is not None:
             yield self._ended(state, kit, thread.request, end)
-        match decide(state, self._rules, now, thread.id):
-            case CloseRequest(start_id=start_id):
-                yield [emit.request_end(voice, start_id, "orphaned", is_error=True)]
-            case Interrupt() as action:
+        action = decide(state, self._rules, now, thread.id)
+        match action:
+            case CloseRequest():
+                yield [emit.request_end(voice, action.start_id, "orphaned", is_error=True)]
+            case Interrupt():
                 taken = [waiting.taken() for waiting in action.inputs]
                 yield self._interrupted(state, kit, action, None, idles=action.ends_turn)
                 if self._rules.self_hosted:
                     yield taken
-            case TakeVerdicts(inputs=inputs):
-                yield [waiting.taken() for waiting in inputs]
-            case Deny(calls=calls):
-                yield [emit.result(voice, call, emit.denial(call)) for call in calls]
+            case TakeVerdicts():
+                yield [waiting.taken() for waiting in action.inputs]
+            case Deny():
+                yield [emit.result(voice, call, emit.denial(call)) for call in action.calls]
             case RunTools():
                 yield emit.running(voice, state)
-            case CallModel(inputs=inputs):
-                taken = [waiting.taken() for waiting in inputs]
+            case CallModel():
+                taken = [waiting.taken() for waiting in action.inputs]
                 yield [*taken, *emit.running(voice, state), voice.event("span.model_request_start")]
-            case Evaluate(outcome=outcome):
-                yield [emit.ungraded(voice, outcome)]
-            case GoIdle() as action:
+            case Evaluate():
+                yield [emit.ungraded(voice, action.outcome)]
+            case GoIdle():
                 settled = settle(state, self._rules, now, action, thread.id)
                 taken = [waiting.taken() for waiting in action.flush]
                 yield [*taken, *emit.idle(voice, state, action, now, settled)]
             case Settle():
                 yield emit.session_idle(voice, state, settle_all(state, self._rules, now), now)
-            case _:
+            case AwaitRetry() | Rest():
                 pass
+            case _:
+                assert_never(action)
 
     def _end_of(self, start_id: str) -> Event | None:
         for event in self._events[self._at :]:
