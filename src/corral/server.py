@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ from corral.brain.retry import RetryPolicy
 from corral.brain.web_tools import WebOffer
 from corral.bus.hub import DREAMS_TOPIC, WEBHOOKS_TOPIC
 from corral.bus.postgres import PostgresBus
+from corral.extensions.services import open_extensions
 from corral.gateway.client import gateway_client
 from corral.gateway.secret_backends import open_backend
 from corral.hands.work import WorkQueue
@@ -224,6 +225,7 @@ async def open_services(
         open_webhooks(database, settings.webhooks) as webhooks,
         gateway_client(settings.gateway, database) as gateway,
         open_backend(settings.secret_manager) as backend,
+        AsyncExitStack() as stack,
     ):
         prices = await asyncio.to_thread(prices_of, settings.inference)
         sessions = Sessions(database, writer, bus, session_hour=prices.session_hour)
@@ -242,6 +244,21 @@ async def open_services(
             sessions=sessions,
             work=work,
             prices=prices,
+        )
+        extensions = await stack.enter_async_context(
+            open_extensions(
+                settings.chain,
+                database,
+                bus,
+                writer.written,
+                blobs=stored.blobs,
+                environments=environments,
+                repositories=repositories,
+                vaults=vaults,
+                work=work,
+                prices=prices,
+                web=web_offer(settings.gateway),
+            )
         )
         at_work = None
         if brains:
@@ -289,6 +306,7 @@ async def open_services(
             skills=Skills(database, stored.blobs),
             skill_reach=SkillReach(database),
             audit=AuditTrail(database, settings.server.audit_days),
+            extensions=extensions,
             brains=at_work,
             admission=admission_of(settings.load, database, writer),
             limits=RateLimits(settings.server.reads_per_minute, settings.server.writes_per_minute),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from corral.api.admission import Admission
 from corral.api.rate_limits import RateLimits
 from corral.brain.brains import Brains
+from corral.extensions.services import Extensions
 from corral.gateway.client import GatewayClient
 from corral.hands.work import WorkQueue
 from corral.inference.model_list import ModelList
@@ -63,6 +64,7 @@ class Services:
     vaults: Vaults
     webhooks: WebhookServices
     audit: AuditTrail
+    extensions: Extensions
     admission: Admission
     limits: RateLimits = field(default_factory=RateLimits)
     user_profiles: UserProfiles

@@ -169,6 +169,7 @@ def response(
     state: SessionState,
     looked_up: OwnAnswers = NO_ANSWERS,
     cleared: Cleared = UNGATED,
+    asked: Mapping[str, str] | None = None,
 ) -> list[NewEvent]:
     """What a model's answer writes: thinking, message, tool uses, the end of the request, and the results of
     those calls that the brain answers itself.
@@ -176,6 +177,7 @@ def response(
     The request's end keeps the raw answer, which event stands for which call of the model, and what calls
     that deal with other threads are answered. `looked_up` are answers that had to be read first, by the ids
     of the model's calls. `cleared` has the rulings on the calls; without any, the agent's own policies hold.
+    `asked` are digests of the request.
     """
     events = _said(voice, answer, ids)
     calls: dict[str, str] = {}
@@ -198,7 +200,7 @@ def response(
         calls[block["id"]] = use.id
         events.append(use)
         answers.extend(_own_result(voice, use, ruling, looked_up.get(block["id"])))
-    beside = {"answered": answered, EVENTLESS: eventless, "judging": cleared.usage}
+    beside = {"answered": answered, EVENTLESS: eventless, "judging": cleared.usage, "request": asked}
     kept: dict[str, Any] = {"calls": calls, **{name: value for name, value in beside.items() if value}}
     return [*events, _completed(voice, start_id, answer, kept), *answers]
 

@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 
 from corral.brain import emit
+from corral.brain.asked import asked
 from corral.brain.claims import Claim
 from corral.brain.clearance import Clearance, PolicyOffer
 from corral.brain.compaction import summary_request
@@ -164,16 +165,17 @@ class ThreadKit:
             system[-1]["cache_control"] = {"type": "ephemeral"}
         if unanswered := self.transcript.unanswered():
             _log.error("the history was repaired for the model; no promise allows that", calls=unanswered)
+        messages = self.transcript.encoded(media, marked=can.prompt_cache)
+        tools = self._tools()
         return ModelRequest(
             model=model["id"],
-            messages=await self._sources.resolved(
-                self.transcript.encoded(media, marked=can.prompt_cache), media
-            ),
+            messages=await self._sources.resolved(messages, media),
             system=system,
-            tools=self._tools(),
+            tools=tools,
             effort=model["effort"]["type"],
             speed=model["speed"],
             session_id=self._claim.session_id,
+            asked=asked(model, system, tools, messages),
         )
 
     @property

@@ -25,6 +25,8 @@ class Answered(msgspec.Struct, frozen=True):
 
     response: ModelResponse
     ids: PreviewIds
+    asked: dict[str, str] = {}
+    """What it was asked, as digests."""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -135,7 +137,7 @@ async def _stream(provider: InferenceProvider, request: ModelRequest, previews: 
                     case TextDelta():
                         previews.text(event)
                     case ModelResponse():
-                        return Answered(event, previews.ids)
+                        return Answered(event, previews.ids, request.asked)
     except ModelFailed as failure:
         return Failed(failure)
     return Failed(ModelFailed("failed", _NO_ANSWER, retryable=True))

@@ -270,7 +270,9 @@ class ThreadTurn:
                 cleared = await self._kit.clearance.clear(self._voice, answer, self._interrupted)
                 found = await self._kit.history.look_up(answer.content, up_to=self._held.state.seq)
                 await self._held.append_fact(
-                    lambda now: emit.response(self._voice, start.id, answer, ids, now, found, cleared)
+                    lambda now: emit.response(
+                        self._voice, start.id, answer, ids, now, found, cleared, outcome.asked
+                    )
                 )
             case Failed():
                 await self._failed(start.id, outcome.failure)

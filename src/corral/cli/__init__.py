@@ -21,7 +21,7 @@ _COMMANDS: Final[dict[str, _Command]] = {
     "demo": _Command("demo", "An agent repairs a real repository in a sandbox, before your eyes."),
     "up": _Command("up", "Everything on one machine: database, server, worker."),
     "chat": _Command("chat", "A session in the terminal."),
-    "session": _Command("session", "See sessions, follow them, stop them, put them away."),
+    "session": _Command("session", "See sessions, follow, stop, copy and verify them, put them away."),
     "serve": _Command("serve", "A server on an existing database."),
     "worker": _Command("worker", "Runs agents' tools in sandboxes."),
     "gateway": _Command("gateway", "Opens secrets, speaks to MCP servers."),

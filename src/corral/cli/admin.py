@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from corral.cli.audit import audit, carried_out
+from corral.cli.chain_key import chain_key
 from corral.cli.databases import opened_database
 from corral.cli.identity import identity
 from corral.cli.options import config_option, data_option, json_option
@@ -71,6 +72,7 @@ def _print(as_json: bool, plain: object, rows: Sequence[Sequence[str]], columns:
 
 admin.add_command(audit)
 admin.add_command(vault_key)
+admin.add_command(chain_key)
 admin.add_command(rotate_keys)
 admin.add_command(identity)
 admin.add_command(webhook)

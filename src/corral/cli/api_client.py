@@ -71,6 +71,30 @@ class ApiClient:
         """The answer of a DELETE, decoded."""
         return await self._call("DELETE", path)
 
+    async def download(self, path: str) -> AsyncGenerator[bytes]:
+        """The bytes of an answer as they come."""
+        try:
+            async with self._http.stream("GET", path) as response:
+                if response.is_error:
+                    await response.aread()
+                    _decoded(response)
+                async for piece in response.aiter_raw():
+                    yield piece
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    async def upload(self, path: str, content: AsyncIterator[bytes], **query: Any) -> Any:
+        """The answer of a POST of bytes, decoded. The server may take its time over them."""
+        headers = {"content-type": "application/octet-stream"}
+        return await self._call(
+            "POST",
+            path,
+            content=content,
+            headers=headers,
+            params=query,
+            timeout=httpx.Timeout(30.0, read=600.0),
+        )
+
     async def pages(self, path: str, **query: Any) -> AsyncGenerator[list[Any]]:
         """The pages of a list, one request each."""
         while True:

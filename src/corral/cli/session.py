@@ -1,4 +1,4 @@
-"""`corral session`: see sessions, follow them, stop them, put them away."""
+"""`corral session`: see sessions, follow, stop, copy and verify them, put them away."""
 
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
+from corral.cli import session_copies as copies
 from corral.cli.api_client import ApiClient, Refused
 from corral.cli.connection import Asked, connection_options
 from corral.cli.failure import Failure
@@ -26,7 +27,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def session() -> None:
-    """See sessions, follow them, stop them, put them away.
+    """See sessions, follow, stop, copy and verify them, put them away.
 
     \b
     Example:
@@ -201,6 +202,10 @@ def delete(session_id: str, yes: bool, as_json: bool, asked: Asked) -> None:
         _print(deleted)
     else:
         click.echo("Deleted.")
+
+
+for command in (copies.fork, copies.export, copies.import_, copies.verify, copies.replay):
+    session.add_command(command)
 
 
 async def _put_away(call: Coroutine[Any, Any, T], session_id: str) -> T:

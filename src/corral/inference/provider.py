@@ -27,6 +27,8 @@ class ModelRequest(msgspec.Struct, frozen=True):
     """Which tool must be called, in a request that is made for its structured answer."""
     max_tokens: int | None = None
     """The most that the answer may have; None leaves it to the provider's settings."""
+    asked: dict[str, str] = {}
+    """Digests of its parts, which the log keeps (`corral.brain.asked`); not for the provider."""
 
 
 class BlockStarted(msgspec.Struct, frozen=True):

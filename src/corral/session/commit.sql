@@ -46,22 +46,23 @@ session_row as (
     where s.id = ok.session_id
 ),
 event_rows as (
-    insert into events (session_id, seq, id, thread_id, type, body, private, resolves, processed_at
+    insert into events (session_id, seq, id, thread_id, type, body, private, resolves, processed_at, digest
         -- [threads
         , crossposted
         -- threads]
     )
-    select ok.session_id, ok.base + e.n, e.id, e.thread_id, e.type, e.body::json, e.private::json, e.resolves, ok.at
+    select ok.session_id, ok.base + e.n, e.id, e.thread_id, e.type, e.body::json, e.private::json, e.resolves, ok.at,
+        decode(e.digest, 'hex')
         -- [threads
         , e.crossposted
         -- threads]
     from unnest(
         string_to_array(%(e_session)s, chr(31), ''), %(e_n)s::bigint[], string_to_array(%(e_id)s, chr(31), ''), string_to_array(%(e_thread)s, chr(31), ''), string_to_array(%(e_type)s, chr(31), ''),
-        %(e_body)b::text[], %(e_private)b::text[], string_to_array(%(e_resolves)s, chr(31), '')
+        %(e_body)b::text[], %(e_private)b::text[], string_to_array(%(e_resolves)s, chr(31), ''), string_to_array(%(e_digest)s, chr(31), '')
         -- [threads
         , %(e_crossposted)s::smallint[]
         -- threads]
-    ) as e (session_id, n, id, thread_id, type, body, private, resolves
+    ) as e (session_id, n, id, thread_id, type, body, private, resolves, digest
         -- [threads
         , crossposted
         -- threads]

@@ -25,6 +25,11 @@ class Prepared(Protocol):
         """The stored JSON of each of its events."""
         ...
 
+    @property
+    def digests(self) -> list[str]:
+        """The digest of each of its events, in hexadecimal (`corral.session.chain`)."""
+        ...
+
 
 def _without(part: str, source: str) -> str:
     kept, _, rest = source.partition(f"-- [{part}\n")
@@ -51,7 +56,7 @@ _VARIANTS: Final[dict[tuple[bool, ...], LiteralString]] = {
 _TEXT: Final = frozenset(
     (
         *("session_id", "status", "wake"),
-        *("e_session", "e_id", "e_thread", "e_type", "e_resolves"),
+        *("e_session", "e_id", "e_thread", "e_type", "e_resolves", "e_digest"),
         *("t_session", "t_id", "i_session", "i_id", "i_thread", "i_type"),
         *("r_session", "r_id", "r_status", "r_parent", "r_since"),
         *("d_session", "d_id", "d_actor"),
@@ -65,7 +70,7 @@ _NUMBERS: Final = frozenset(
 _SEPARATOR: Final = "\x1f"
 
 _SESSION: Final = "session_id epoch seq last_input n_events n_inputs status usage wake delay"
-_EVENT: Final = "e_session e_n e_id e_thread e_type e_body e_private e_resolves"
+_EVENT: Final = "e_session e_n e_id e_thread e_type e_body e_private e_resolves e_digest"
 _TAKEN: Final = "t_session t_id"
 _INPUT: Final = "i_session i_n i_id i_thread i_type i_body"
 _DECISION: Final = "d_session d_id d_actor d_action d_objects d_record"
@@ -85,8 +90,9 @@ def statement(group: Iterable[Prepared]) -> tuple[LiteralString, dict[str, Any]]
         commit = prepared.commit
         session = commit.session_id
         sessions.append(_session(commit))
-        for n, (event, texts) in enumerate(zip(commit.events, prepared.texts, strict=True), 1):
-            events.append((session, n, event.id, event.thread_id, event.type, *texts, event.resolves))
+        written = zip(commit.events, prepared.texts, prepared.digests, strict=True)
+        for n, (event, texts, digest) in enumerate(written, 1):
+            events.append((session, n, event.id, event.thread_id, event.type, *texts, event.resolves, digest))
             crossposted.append(event.crossposted)
         taken.extend((session, input_id) for input_id in commit.take)
         for n, new in enumerate(commit.inputs, 1):

@@ -11,6 +11,7 @@ from typing import Any, Final, LiteralString
 import msgspec
 
 from corral.session.budget import SESSION_HOUR
+from corral.session.chain import digests_of
 from corral.session.columns import COLUMNS
 from corral.session.crossposting import EVERYBODY
 from corral.session.events import Input, NewEvent, new_event
@@ -188,7 +189,15 @@ class SessionRecords:
                     " on conflict (session_id) do update set due_at = least(w.due_at, excluded.due_at)",
                     (session_id,),
                 )
-            await append(connection, row, new_event("session.updated", row["primary_thread_id"], **changed))
+            # So that what held at any moment can be told (`corral.extensions`).
+            former = {name: msgspec.json.decode(row[name]) for name in ("agent", "budget") if name in changed}
+            updated = new_event(
+                "session.updated",
+                row["primary_thread_id"],
+                private={"former": former} if former else None,
+                **changed,
+            )
+            await append(connection, row, updated)
             return await locked(connection, session_id)
 
     async def _spending(self, connection: Connection, row: Row) -> Spending:
@@ -325,22 +334,25 @@ async def append_error(
 
 async def append(connection: Connection, row: Row, event: NewEvent) -> None:
     """Append an event to the log of a session whose row is locked."""
+    body, private = event.body_text(), event.private_text()
     await connection.execute(
         "with s as (update sessions set last_seq = last_seq + 1,"
         " last_event_at = greatest(clock_timestamp(), last_event_at) where id = %(session)s"
         " returning last_seq, last_event_at)"
         " insert into events"
-        " (session_id, seq, id, thread_id, type, body, resolves, processed_at, crossposted)"
-        " select %(session)s, last_seq, %(id)s, %(thread)s, %(type)s, %(body)s::json, %(resolves)s,"
-        " last_event_at, %(crossposted)s from s",
+        " (session_id, seq, id, thread_id, type, body, private, resolves, processed_at, crossposted, digest)"
+        " select %(session)s, last_seq, %(id)s, %(thread)s, %(type)s, %(body)s::json, %(private)s::json,"
+        " %(resolves)s, last_event_at, %(crossposted)s, decode(%(digest)s, 'hex') from s",
         {
             "session": row["id"],
             "id": event.id,
             "thread": event.thread_id,
             "type": event.type,
-            "body": event.body_text(),
+            "body": body,
+            "private": private,
             "resolves": event.resolves,
             "crossposted": event.crossposted,
+            "digest": digests_of([event], [(body, private)], None)[0],
         },
     )
 

@@ -14,7 +14,7 @@ import msgspec
 from corral.session import thread_state
 from corral.session.events import Event, Input, NewEvent
 from corral.session.outcome_state import OUTCOME_PREFIXES, Outcome, fold_outcome
-from corral.session.thread_state import Status, ThreadState, Usage, fold_thread
+from corral.session.thread_state import Status, ThreadState, Usage, fold_thread, used_anew
 
 
 class SessionState(msgspec.Struct, frozen=True):
@@ -104,6 +104,8 @@ def _threads(state: SessionState, event: Event) -> dict[str, ThreadState] | None
             lead = {event.thread_id: state.thread(event.thread_id)}
             ended = {**lead, **state.threads}
             return {name: fold_thread(one, event) for name, one in ended.items()}
+        case "session.updated" if is_copy(event):
+            return {name: used_anew(one) for name, one in state.threads.items()}
         case _:
             pass
     before = state.thread(event.thread_id)
@@ -134,6 +136,11 @@ def _changes(state: SessionState, event: Event, primary: str) -> dict[str, Any]:
             return {"outcome": msgspec.structs.replace(state.outcome, fresh=False)}
         case "span.model_request_end" | "agent.tool_result":
             return {"usage": state.usage.plus((event.private or {}).get("usage") or {})}
+        case "session.updated" if is_copy(event):
+            anew: dict[str, Any] = {"usage": Usage(), "active": 0, "running_since": None}
+            if "budget" in event.body:
+                anew |= {"budget": limit_cents(event.body["budget"]), "budget_held": False}
+            return anew
         case "session.updated" if "budget" in event.body:
             return {"budget": limit_cents(event.body["budget"]), "budget_held": False}
         case "session.status_running":
@@ -158,6 +165,11 @@ def _changes(state: SessionState, event: Event, primary: str) -> dict[str, Any]:
             return {**_stopped_running(state, event), "status": "terminated"}
         case _:
             return {}
+
+
+def is_copy(event: Event) -> bool:
+    """Whether all before was copied from another session, which has paid for it (`corral.extensions`)."""
+    return "origin" in (event.private or {})
 
 
 STATUSES: Final[Mapping[str, Status]] = {

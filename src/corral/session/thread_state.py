@@ -103,6 +103,11 @@ def active_micros(since: datetime | None, before: int, now: datetime) -> int:
     return before if since is None else before + max(0, (now - since) // timedelta(microseconds=1))
 
 
+def used_anew(state: ThreadState) -> ThreadState:
+    """The thread's state with what it used counted from here."""
+    return msgspec.structs.replace(state, usage=Usage(), active=0, running_since=None)
+
+
 def fold_thread(state: ThreadState, event: Event, *, awaits: bool | None = None) -> ThreadState:
     """The thread's state after an event of it.
 

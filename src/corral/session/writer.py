@@ -18,6 +18,7 @@ from psycopg.rows import DictRow
 
 from corral.bus.hub import WAKES_TOPIC, Bus, session_topic
 from corral.bus.landed import Landed, LandedEvent
+from corral.session.chain import digests_of
 from corral.session.commit import Commit, CommitRefused, Committed, LogUnavailable
 from corral.session.commit_statement import statement
 from corral.store.database import Connection, Database
@@ -46,6 +47,7 @@ limit 1
 class _Waiting(NamedTuple):
     commit: Commit
     texts: list[tuple[str, str | None]]
+    digests: list[str]
     size: int
     done: "asyncio.Future[Committed]"
 
@@ -58,7 +60,9 @@ class LogWriter:
         self._busy: set[str] = set()
         """Sessions of which a commit is being written: of one session, one at a time."""
         self._wanted = asyncio.Event()
-        self._lanes = [_Lane(database, bus) for _ in range(_LANES)]
+        self.written = set[str]()
+        """Sessions whose log has grown, for whoever takes them out; see `corral.session.sealing`."""
+        self._lanes = [_Lane(database, bus, self.written) for _ in range(_LANES)]
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
 
@@ -88,7 +92,8 @@ class LogWriter:
             raise LogUnavailable("the log's writer is closed")
         texts = [(event.body_text(), event.private_text()) for event in commit.events]
         size = sum(len(body) + len(private or "") for body, private in texts)
-        waiting = _Waiting(commit, texts, size, asyncio.get_running_loop().create_future())
+        digests = digests_of(commit.events, texts, commit.fence.seq)
+        waiting = _Waiting(commit, texts, digests, size, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._wanted.set()
         # A caller that is cancelled cancels its waiting alone: the commit is in the queue, and is written.
@@ -142,9 +147,10 @@ class LogWriter:
 class _Lane:
     """One connection of the writer, and what it takes to write a group through it."""
 
-    def __init__(self, database: Database, bus: Bus) -> None:
+    def __init__(self, database: Database, bus: Bus, written: set[str]) -> None:
         self._database = database
         self._bus = bus
+        self._written = written
         self._connection: Connection | None = None
         self._backend: DictRow | None = None
         """The server's process behind the connection: its pid, and when it started."""
@@ -194,6 +200,8 @@ class _Lane:
                 continue
             if not waiting.done.done():
                 waiting.done.set_result(committed)
+            if waiting.commit.events:
+                self._written.add(waiting.commit.session_id)
             if waiting.commit.events or waiting.commit.inputs:
                 topic = session_topic(waiting.commit.session_id)
                 topics[topic] = None

@@ -7,6 +7,7 @@ in the sections here, and `corral.example.yaml` and `docs/settings.md` are made 
 from corral.settings.loading import Problem, SettingsError, load_settings
 from corral.settings.sections import (
     Brain,
+    Chain,
     Dreams,
     Files,
     Gateway,
@@ -27,6 +28,7 @@ from corral.settings.sections import (
 
 __all__ = [
     "Brain",
+    "Chain",
     "Dreams",
     "Files",
     "Gateway",

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field, structs
 
 from corral.settings.background import Dreams, Outcomes, Webhooks
+from corral.settings.chain import Chain
 from corral.settings.gateway import Gateway, Vault
 from corral.settings.inference import Inference
 from corral.settings.load import Load
@@ -325,6 +326,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gateway: Gateway = field(default_factory=Gateway)
     webhooks: Webhooks = field(default_factory=Webhooks)
     dreams: Dreams = field(default_factory=Dreams)
+    chain: Chain = field(default_factory=Chain)
     outcomes: Outcomes = field(default_factory=Outcomes)
     log: Log = field(default_factory=Log)
 
@@ -337,6 +339,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             self.worker,
             self.vault,
             self.secret_manager,
+            self.chain,
         ):
             for value in structs.astuple(section):
                 if isinstance(value, Secret):

@@ -9,6 +9,11 @@ def to_wire(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def now() -> str:
+    """The present moment by this machine's clock, in the wire form."""
+    return to_wire(datetime.now(UTC))
+
+
 def from_wire(text: str) -> datetime:
     """The aware datetime of an RFC 3339 text; without an offset it is read as UTC.
 
